@@ -29,11 +29,10 @@ from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.array_checks import Floats
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.serve.overlays.activations import text_of
+from fairbits.serve.overlays.activations import language_windows
 from fairbits.serve.overlays.base_model import OverlayBase
-from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, clusters
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay
-from fairbits.serve.overlays.row_forms import Candidate
+from fairbits.serve.overlays.builder import Candidate, Cluster, OverlayBuilder, clusters
+from fairbits.serve.overlays.overlay_files import BASE, Overlay
 from fairbits.serve.overlays.switch import Switch
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
@@ -68,7 +67,7 @@ class Judge:
         self._seed, self._device = options.seed, options.device
         self._said = {
             code: keep.enter_context(
-                ReferenceModel.on_text(checkpoint, text_of(self.text, code), device=options.device)
+                ReferenceModel.on_text(checkpoint, language_windows(self.text, code), device=options.device)
             )
             for code in self.text.languages
         }

@@ -19,7 +19,7 @@ from pathlib import Path
 from fairbits.serve.overlays.adaptive_model import CONFIDENCE
 from fairbits.text.catalog import Language, catalog
 from fairbits.text.detect import Detector, detectable_languages
-from fairbits.text.included_texts import CALIBRATION, EVALUATION, declaration, udhr, udhr_languages
+from fairbits.text.included_texts import CALIBRATION, EVALUATION, udhr, udhr_languages, udhr_sections
 from fairbits.text.language_codes import find_languages
 
 EMBEDDED = [
@@ -205,7 +205,7 @@ taken for Croatian, Indonesian for Malay, Nynorsk for Bokmål.
 def page(tables: dict[str, str]) -> str:
     """Returns docs/languages.md."""
     declared, detectable = udhr_languages(), set(detectable_languages())
-    whole = [language for language in declared if declaration(language.code)[0]]
+    whole = [language for language in declared if udhr_sections(language.code)[0]]
     corpus = udhr()
     sizes = [[corpus.size(language.code, split) for split in ("calibration", "evaluation")] for language in whole]
     rows = ["| code | BCP-47 | name | autonym | family | declaration | detected |", "|---|---|---|---|---|---|---|"]

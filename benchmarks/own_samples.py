@@ -29,7 +29,7 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.text.catalog import Language
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_languages, help_text, udhr
-from fairbits.text.language_codes import resolve
+from fairbits.text.language_codes import resolve_language
 from language_trial import Results, Trial, known_languages
 from measured import number, shown
 from real_texts import CALIBRATED
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     options.device = resolve_device(options.device)
     known = {} if options.languages else known_languages(options.model)
     names = options.languages.split(",") if options.languages else list(known)
-    languages = [resolve(name).language.code for name in names]
+    languages = [resolve_language(name).language.code for name in names]
     with_help = set(languages) <= {language.code for language in help_languages()}
     evaluation = {"declaration": udhr(languages)} | ({"help": help_text(languages)} if with_help else {})
     trial = Trial(

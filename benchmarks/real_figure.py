@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from fairbits.stats.frame import LanguageFrame
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 COLOURS = ("#868e96", "#e8590c", "#3b5bdb", "#2b8a3e", "#862e9c", "#c2255c")
 STYLE = {
@@ -60,4 +60,4 @@ def _panel(axes: Axes, frames: Frames, order: str) -> None:
             color=COLOURS[i % len(COLOURS)],
             label=name.strip("`"),
         )
-    axes.set_yticks(range(len(codes)), [language_of(code).name for code in codes])
+    axes.set_yticks(range(len(codes)), [language_from_code(code).name for code in codes])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from measured import number
 from real_groups import TEXTS, UNIT, Group, name_of, rank, table
 
@@ -51,7 +51,7 @@ class Cells:
     def shown(self) -> tuple[str, str]:
         """Both as the table writes them."""
         english = "" if self.english is None else number(self.english.value, DECIMALS)
-        return f"**{number(self.worst.value, DECIMALS)}** {language_of(self.code).name}", english
+        return f"**{number(self.worst.value, DECIMALS)}** {language_from_code(self.code).name}", english
 
 
 def caption(groups: Sequence[Group], spread: float) -> Iterator[str]:

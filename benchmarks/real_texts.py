@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr, udhr_languages
-from fairbits.text.language_codes import resolve
+from fairbits.text.language_codes import resolve_language
 from fairbits.text.reading import open_corpus
 
 DECLARATION = "declaration"
@@ -45,7 +45,7 @@ class Texts:
 
 def open_text(name: str, languages: Iterable[str]) -> Corpus:
     """Returns a text by its name or path, in those of the languages that it has."""
-    wanted = dict.fromkeys(resolve(each).language.code for each in languages)
+    wanted = dict.fromkeys(resolve_language(each).language.code for each in languages)
     corpus = None if name == DECLARATION else open_corpus(name, None)
     known = {each.code for each in (udhr_languages() if corpus is None else corpus.languages)}
     codes = [code for code in wanted if code in known]
@@ -54,7 +54,7 @@ def open_text(name: str, languages: Iterable[str]) -> Corpus:
 
 def evaluation_text(name: str, own: Corpus, options: argparse.Namespace) -> Corpus:
     """Returns the evaluation split of the text that is calibrated on, or all of another text."""
-    wanted = [resolve(each).language.code for each in options.evaluation_languages]
+    wanted = [resolve_language(each).language.code for each in options.evaluation_languages]
     if name == options.text:
         return own.restrict([code for code in wanted if code in own.evaluation])
     corpus = open_text(name, wanted)

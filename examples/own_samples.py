@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import fairbits as fb
-from fairbits.text.language_codes import resolve
+from fairbits.text.language_codes import resolve_language
 
 LANGUAGES, SAMPLES, TOKENS = ("fin", "tha"), 5, 32
 checkpoint = fb.Checkpoint("embedded:tiny")
@@ -24,7 +24,7 @@ model, tokenizer = checkpoint.load(), checkpoint.tokenizer()
 torch.manual_seed(0)
 texts = {}
 for name in LANGUAGES:
-    language = resolve(name).language
+    language = resolve_language(name).language
     start = tokenizer(language.autonym, return_tensors="pt")
     drawn = model.generate(
         **start,

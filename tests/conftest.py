@@ -28,8 +28,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import Overlay, Patch
+from fairbits.serve.overlays.overlay_files import Overlay, Overlays, Patch
 from smaller_tokenizer import smaller_tokenizer
 
 DATA = Path(__file__).parent / "data"

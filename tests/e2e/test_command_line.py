@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from fairbits.cli import VERBS, app, completion, main
 from fairbits.cli import command as cli_command
-from fairbits.serve.overlays.overlay_rows import Form
+from fairbits.serve.overlays.overlay_files import Form
 from fairbits.text.reading import EMBEDDED
 from fairbits_research.experiments import EXPERIMENTS
 

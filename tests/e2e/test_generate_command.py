@@ -60,7 +60,7 @@ def test_what_is_wrong_ends_with_2(command, asked, adaptive, monkeypatch, tmp_pa
         ("--max-tokens", "0", ENGLISH): "max_new_tokens is 0",
         ("--overlays", str(tmp_path), ENGLISH): "has no overlays.json",
         ("--confidence", "3", ENGLISH): "confidence is 3",
-        ("",): "every prompt must hold some valid Unicode text",
+        ("",): "every prompt must be valid Unicode text, not empty",
     }
     for options, said in wrong.items():
         code, printed, errors = command(*asked, *options)

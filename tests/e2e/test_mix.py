@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from fairbits.api.audit import audit
 from fairbits.cli import main
 from fairbits.text.included_texts import udhr
-from fairbits.text.mix_file import Mix
+from fairbits.text.mix import Mix
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 ENG, FRA, HEB = "eng_Latn", "fra_Latn", "heb_Hebr"

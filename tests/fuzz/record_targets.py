@@ -22,7 +22,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports.sources import RUN, SWEEP
 from fairbits.serve.overlays.overlay_files import OVERLAYS
-from fairbits.text.mix_file import Mix, manifest_path
+from fairbits.text.mix import Mix, manifest_path
 from fairbits_research.experiments.result import Result
 
 ROOT = Path(__file__).parents[2]

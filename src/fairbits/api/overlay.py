@@ -17,8 +17,7 @@ from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import record_activations
 from fairbits.serve.overlays.base_model import OverlayBase, check_base
 from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
-from fairbits.serve.overlays.overlay_files import Overlays, check_directory, open_for_writing
-from fairbits.serve.overlays.overlay_rows import BASE, Form, Overlay
+from fairbits.serve.overlays.overlay_files import BASE, Form, Overlay, Overlays, check_directory, open_for_writing
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 

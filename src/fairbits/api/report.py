@@ -30,12 +30,12 @@ def report(
     if Path(target).is_dir():
         if baselines or audit or plan or sweep:
             raise InputError(f"{target} is the directory of a run, which holds everything; give no other files")
-        return Report.of(sources_of_run(Path(target)))
+        return Report.from_sources(sources_of_run(Path(target)))
     files = {"scores": Path(target), **{f"against {i}": each for i, each in enumerate(baselines, start=1)}}
     files |= {name: Path(each) for name, each in (("audit", audit), ("plan", plan), ("sweep", sweep)) if each}
     planned = None if plan is None else Plan.load(plan)
     methods = methods_of([Scores.load(each) for each in (target, *baselines)], planned)
-    return Report.of(_sources(methods, files, planned))
+    return Report.from_sources(_sources(methods, files, planned))
 
 
 def sources_of_run(directory: Path) -> Sources:

@@ -32,7 +32,7 @@ from fairbits.reports.sources import SWEEP
 from fairbits.stats.frame import LanguageFrame, interval_notes
 from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Sweep:
         """Sentences on the widths that languages need, and on the research notes' width."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
         founding = founding_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
-        named = {language_of(code).name: width for code, width in self.widths.items()}
+        named = {language_from_code(code).name: width for code, width in self.widths.items()}
         return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
 
     def as_data(self) -> dict[str, Any]:

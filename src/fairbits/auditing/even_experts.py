@@ -18,8 +18,7 @@ from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import Counts
 from fairbits.forward.tokenize import tokenize_samples
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.mix import interleave
-from fairbits.text.mix_file import Mix, Sample
+from fairbits.text.mix import Mix, Sample, interleave
 
 
 def even_experts(

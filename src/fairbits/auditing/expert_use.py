@@ -20,7 +20,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.figure import Figure, heatmap
 from fairbits.core.table import Shown, Table, data_frame
 from fairbits.forward.experts import BlockExperts, Counts
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 if TYPE_CHECKING:
     import pandas
@@ -168,7 +168,7 @@ class ExpertUse(Shown):
         starved, empty, shares = self.starved().sum(1), self.starved(1).sum(1), self.even_share().mean(1)
         experts = sum(each.counts.shape[1] for each in self.blocks)
         rows = [
-            (code, language_of(code).name, f"{few:,}", f"{none:,}", f"{share:,.0f}")
+            (code, language_from_code(code).name, f"{few:,}", f"{none:,}", f"{share:,.0f}")
             for code, few, none, share in zip(self.languages, starved, empty, shares, strict=True)
         ]
         return Table(

@@ -36,7 +36,7 @@ from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import ModelMoments
 from fairbits.stats.frame import cells, estimate_columns, figure_of_series, worst_first
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.tokenization import Tokenization
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def table_of(audit: "Audit") -> Table:
     rows = tuple(
         (
             code if code in audit.trusted else f"{code} ?",
-            language_of(code).name,
+            language_from_code(code).name,
             *cells(damage[code]),
             cells(audit.bits_per_byte[code])[0],
             str(damage[code].n),
@@ -248,7 +248,7 @@ def pandas_of(audit: "Audit") -> "pandas.DataFrame":
     order = _order(audit)
     columns: dict[str, list[Any]] = {
         "language": order,
-        "name": [language_of(code).name for code in order],
+        "name": [language_from_code(code).name for code in order],
         "trusted": [code in audit.trusted for code in order],
         "documents": [int((audit.measured.lang == code).sum()) for code in order],
     }

@@ -13,7 +13,7 @@ from fairbits.cli.audit_table import experts_table, order_of, shares_of
 from fairbits.cli.table_parts import BLANK, columns, formatter, section, unit_of
 from fairbits.core.checks import instance
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 PATTERNS = (
     "κ_eff: Σ ā κ over blocks, as the research notes define it. κ mix: excess kurtosis of the mixture of the "
@@ -66,7 +66,7 @@ def _patterns(audit: Audit, order: list[str]) -> Table:
     table = columns("language", "κ_eff", "κ mix", "R̂", left=(1, 3))
     kappa, share = _with_limits(audit.kappa_weighted), _with_limits(audit.outlier_share)
     for code in order:
-        table.add_row(language_of(code).name, kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
+        table.add_row(language_from_code(code).name, kappa[code], f"{audit.kappa_mixture[code].value:.3g}", share[code])
     return table
 
 
@@ -80,7 +80,7 @@ def _distances(audit: Audit) -> Iterator[RenderableType]:
             continue
         distances = pattern.distances()
         one, other = np.unravel_index(int(np.argmax(distances)), distances.shape)
-        names = " and ".join(language_of(pattern.languages[i]).name for i in (one, other))
+        names = " and ".join(language_from_code(pattern.languages[i]).name for i in (one, other))
         yield Text(f"largest TV distance between patterns of {kind} outputs: {distances[one, other]:.3g}, {names}")
 
 
@@ -90,7 +90,7 @@ def _tokenization(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.tokenization[code]
         table.add_row(
-            language_of(code).name,
+            language_from_code(code).name,
             f"{own.documents:,}",
             f"{own.tokens:,}",
             size[code],
@@ -107,7 +107,7 @@ def _redundancy(audit: Audit, order: list[str]) -> Table:
     for code in order:
         own = audit.redundancy[code]
         table.add_row(
-            language_of(code).name,
+            language_from_code(code).name,
             as_written[code],
             f"{own.unigram_entropy:.2f}",
             f"{own.loss.value:.2f}",
@@ -124,7 +124,7 @@ def _forms(audit: Audit, order: list[str]) -> Table:
     table = columns("language", *(f"{form}{f', {prefix.strip()}' if prefix else ''}" for form in values))
     for code in order:
         number = formatter(max(found[code] for found in values.values()) * factor)
-        table.add_row(language_of(code).name, *(number(found[code] * factor) for found in values.values()))
+        table.add_row(language_from_code(code).name, *(number(found[code] * factor) for found in values.values()))
     return table
 
 

@@ -30,7 +30,7 @@ from fairbits.kurtosis.checklist import ChecklistItem, Condition, FoundingView
 from fairbits.kurtosis.outlier_blocks import OutlierBlocks
 from fairbits.kurtosis.redundancy import FOREIGN
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 SHOWN = 3
 """Blocks and languages that are listed."""
@@ -74,12 +74,12 @@ def experts_table(found: ExpertUse, order: Iterable[str]) -> Table:
     for code in order:
         row = found.languages.index(code)
         share = _span(shares[row].min(), shares[row].max())
-        table.add_row(language_of(code).name, f"{starved[row]:,}", f"{empty[row]:,}", share)
+        table.add_row(language_from_code(code).name, f"{starved[row]:,}", f"{empty[row]:,}", share)
     return table
 
 
 def _sentence(found: Shortage) -> str:
-    name = language_of(found.language).name
+    name = language_from_code(found.language).name
     if not found.empty:
         return f"Block {found.block}: {found.starved} of {found.experts} experts are starved of {name}."
     rest = f"; {found.starved} are starved" if found.starved > found.empty else ""
@@ -202,7 +202,7 @@ def _gaps(audit: Audit) -> list[RenderableType]:
     damage = audit.ranked.estimates()
     worst, *_, best = worst_first(damage)
     gap, gap_per_byte = audit.ranked.nats_per_token.gap(), audit.ranked.bits_per_byte.gap()
-    one, other = language_of(worst).name, language_of(best).name
+    one, other = language_from_code(worst).name, language_from_code(best).name
     if gap.low > 0 and damage[best].value > 0:
         times = f"{damage[worst].value / damage[best].value:.2g} times"
         lead = f"The predicted damage of {one} is {times} that of {other} per token."
@@ -225,7 +225,7 @@ def _carriers(audit: Audit) -> Table:
     blocks, tensors = shares_of(found.by_block), shares_of(found.by_linear)
     top = float(max(blocks.mean(0).max(), tensors.mean(0).max()))
     several = len(found.languages) > 1
-    table = columns("share of D̂", "mean", "", *([language_of(worst).name] if several else []), left=(2,))
+    table = columns("share of D̂", "mean", "", *([language_from_code(worst).name] if several else []), left=(2,))
     for names, shares in (([f"block {i}" for i in range(blocks.shape[1])], blocks), (found.linears, tensors)):
         mean = shares.mean(0)
         for i in np.argsort(-mean, kind="stable")[:TOP]:
@@ -293,7 +293,7 @@ def _range(found: Mapping[str, Estimate]) -> str:
     low, high = (f"{found[code].value:.3g}" for code in (least, most))
     if low == high:
         return low
-    return f"{low} ({language_of(least).name}) to {high} ({language_of(most).name})"
+    return f"{low} ({language_from_code(least).name}) to {high} ({language_from_code(most).name})"
 
 
 def _certificate(audit: Audit) -> Iterator[Text]:
@@ -305,8 +305,8 @@ def _certificate(audit: Audit) -> Iterator[Text]:
         yield Text.assemble(
             "The errors of the weights, weighted by the inputs of each language, differ by ",
             (f"{worst.actual:.3g}", "bold"),
-            f" ({language_of(worst.worse).name}, {language_of(worst.better).name}); no two languages can differ "
-            "by more than ",
+            f" ({language_from_code(worst.worse).name}, {language_from_code(worst.better).name}); "
+            "no two languages can differ by more than ",
             (f"{found.certified:.3g}", "bold"),
             f" (tightness {used:.0%}). ",
             (SCOPE, "dim"),

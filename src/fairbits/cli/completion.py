@@ -27,7 +27,7 @@ EXPERIMENTS = (
 )
 """As in `fairbits_research.experiments`, whose import takes seconds; a test keeps them equal."""
 FORMS = ("residual", "codes", "steps")
-"""As in `fairbits.serve.overlays.overlay_rows`; the same test keeps them equal."""
+"""As in `fairbits.serve.overlays.overlay_files`; the same test keeps them equal."""
 TEXTS = ("declaration", "help")
 """As in `fairbits.text.reading`; the same test keeps them equal."""
 

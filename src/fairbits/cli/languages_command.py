@@ -15,8 +15,8 @@ from fairbits.cli.options import Json
 from fairbits.cli.terminal import out, print_json, print_notes
 from fairbits.text.catalog import Language
 from fairbits.text.detect import detectable_languages
-from fairbits.text.language_codes import language_of, own_names, resolve
-from fairbits.text.mix_file import Mix
+from fairbits.text.language_codes import language_from_code, resolve_language, user_codes
+from fairbits.text.mix import Mix
 from fairbits.text.reading import EMBEDDED
 
 
@@ -57,11 +57,11 @@ def language_notes(names: Iterable[str]) -> list[str]:
     ['he → Hebrew, heb_Hebr (BCP-47 code)']
     """
     names = list(names)
-    found = [resolve(name, own=own_names(names)) for name in names]
+    found = [resolve_language(name, user_codes=user_codes(names)) for name in names]
     return [
-        f"{each.given} → {each.language.name}, {each.language.code} ({each.because})"
+        f"{each.name} → {each.language.name}, {each.language.code} ({each.because})"
         for each in found
-        if each.language.listed and each.given != each.language.code
+        if each.language.listed and each.name != each.language.code
     ]
 
 
@@ -77,15 +77,15 @@ def mix_table(mix: Mix) -> Table:
     table.add_column("share", justify="right")
     for code, part in mix.languages.items():
         share = f"{part.tokens / total:.1%}"
-        row = (f"{part.samples:,}", f"{part.tokens:,}", f"{part.bytes_per_token:.2f}", share)
-        table.add_row(language_of(code).name, code, *row)
+        row = (f"{part.samples:,}", f"{part.tokens:,}", f"{part.bytes / part.tokens:.2f}", share)
+        table.add_row(language_from_code(code).name, code, *row)
     return table
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
     """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it.
 
-    >>> [(each["texts"], each["detected"]) for each in language_data(map(language_of, ["fin_Latn", "heb_Hebr"]))]
+    >>> [(each["texts"], each["detected"]) for each in language_data(map(language_from_code, ["fin_Latn", "heb_Hebr"]))]
     [(['declaration', 'help'], True), (['declaration'], True)]
     """
     with_text = {name: set(available()) for name, (_, available) in EMBEDDED.items()}

@@ -70,11 +70,10 @@ def mix(
     from fairbits.core.checks import whole
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.text.included_texts import udhr  # heavy: only when the verb runs
-    from fairbits.text.mix import build_mix, parse_weights
-    from fairbits.text.mix_file import check_target
+    from fairbits.text.mix import build_mix, check_mix_path, parse_weights
     from fairbits.text.reading import open_corpus
 
-    check_target(out_file)  # before anything that takes time
+    check_mix_path(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):
         missing, given = ("--audit AUDIT.json", "--cover") if audit is None else ("--cover N", "--audit")
         raise InputError(f"{given} is given without {missing}; give both, or neither: fairbits audit writes an audit")

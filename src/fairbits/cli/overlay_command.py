@@ -87,7 +87,7 @@ def overlay(
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.serve.overlays.overlay_files import MANIFEST  # heavy: only when the verb runs
     from fairbits.text.detect import undetectable_notes
-    from fairbits.text.language_codes import language_of
+    from fairbits.text.language_codes import language_from_code
 
     share, names = budget_of(budget), names_of(languages)
     one_of("--form", form, completion.FORMS)
@@ -112,7 +112,7 @@ def overlay(
             device=device,
             progress=show,
         )
-    print_notes(undetectable_notes(map(language_of, found.languages)))
+    print_notes(undetectable_notes(map(language_from_code, found.languages)))
     if as_json:
         print_json(read_object(place / MANIFEST))
         return

@@ -11,8 +11,7 @@ from fairbits.cli.table_parts import columns, formatter, language_name, section,
 from fairbits.core.checks import instance
 from fairbits.core.errors import count_of, printable
 from fairbits.core.units import megabytes
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import Overlay
+from fairbits.serve.overlays.overlay_files import Overlay, Overlays
 
 LEGEND = "KL: divergence from the original model on held-out calibration text."
 BEFORE_ROUNDING = "KL was measured before inputs were rounded."

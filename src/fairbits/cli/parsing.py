@@ -31,13 +31,13 @@ def shares_of(given: str | None) -> dict[str, float] | None:
     """
     if given is None:
         return None
-    from fairbits.text.language_codes import own_language  # heavy: only when shares are given
+    from fairbits.text.language_codes import user_language  # heavy: only when shares are given
     from fairbits.text.mix import parse_weights
 
     weights = parse_weights(given)
     if isinstance(weights, str) or not all(share > 0 for share in weights.values()):
         raise InputError(f"--shares is {given!r:.60}; it must be a positive number per language: eng=0.4,fra=0.2")
-    return {own_language(name).code: share for name, share in weights.items()}
+    return {user_language(name).code: share for name, share in weights.items()}
 
 
 def files_with_weights(given: Sequence[str]) -> list[tuple[str, float]]:

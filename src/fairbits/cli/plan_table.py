@@ -16,7 +16,7 @@ from fairbits.models.io.formats import DEFAULT_FORMAT
 from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_by_name
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 NAMED = 6
 """Languages whose weights are shown."""
@@ -53,7 +53,7 @@ def _heading(plan: Plan, checkpoint: Checkpoint) -> Iterator[Text]:
         yield Text(printable(f"text of {text.corpus}: {amount}"), style="dim")
     if len(set(plan.languages.values())) > 1:
         by_weight = sorted(plan.languages.items(), key=lambda item: -item[1])
-        named = ", ".join(f"{language_of(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
+        named = ", ".join(f"{language_from_code(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
         more = f", and {len(by_weight) - NAMED} more" if len(by_weight) > NAMED else ""
         yield Text(f"weights of languages: {named}{more}", style="dim")
 
@@ -122,7 +122,7 @@ def _outcomes(plan: Plan) -> Table:
             "outside" if block is None else str(block),
             f"{np.median([each.alpha[1] for each in found]):.4g}",
             f"{np.mean([each.weight_error for each in found]):.3g}",
-            "–" if worst is None else language_of(worst).name,
+            "–" if worst is None else language_from_code(worst).name,
             "–" if worst is None else f"{mean[worst]:.3g}",
         )
     return table
@@ -137,7 +137,7 @@ def _learned(plan: Plan) -> Iterator[Text]:
     for name, damage in (("before", found.start), ("after", found.damage)):
         worst = max(damage, key=lambda code: damage[code])
         mean = float(np.mean(list(damage.values())))
-        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {language_of(worst).name}, mean {mean:.4f}")
+        yield Text(f"  {name:<6}  worst {damage[worst]:.4f} {language_from_code(worst).name}, mean {mean:.4f}")
     if not found.step:
         yield Text("no step improved the codes without making a language worse: they are unchanged")
 

@@ -70,12 +70,16 @@ def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
     from fairbits.text.language_codes import find_language, find_languages  # heavy: only when the verb runs
 
     if name == "languages":
-        return sorted(language.code for language in find_languages(value, own=own))
+        return sorted(language.code for language in find_languages(value, user_codes=own))
     if name == "language":
-        return find_language(value, own=own).code
+        return find_language(value, user_codes=own).code
     if name == "mix" and isinstance(value, dict):
         total = sum(value.values())
-        return {find_language(each, own=own).code: round(weight / total, 9) for each, weight in value.items() if weight}
+        return {
+            find_language(each, user_codes=own).code: round(weight / total, 9)
+            for each, weight in value.items()
+            if weight
+        }
     return value
 
 

@@ -74,10 +74,10 @@ def report(
     """
     from fairbits.api.report import report as make_report
     from fairbits.core.files import write_files  # heavy: only when the verb runs
-    from fairbits.reports.content import check_name, format_of
+    from fairbits.reports.content import check_name, report_format
 
     named = {"base_model": base_model, "license": license, "repository": repo}
-    chosen = _form(form, as_json) or ("html" if out_file is None else format_of(out_file))
+    chosen = _form(form, as_json) or ("html" if out_file is None else report_format(out_file))
     if chosen != HUB and any(each is not None for each in named.values()):
         raise InputError("--base-model, --license and --repo are for the Hub; add --format hub, or leave them out")
     if out_file is None and chosen in PLACES:

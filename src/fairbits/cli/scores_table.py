@@ -24,7 +24,7 @@ from fairbits.core.units import MEASURES, megabytes
 from fairbits.evaluation.disparity import Disparity
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import TASK_NAMES
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 LEGEND = (
     "Divergence: KL from the reference model's predictions, with 95 % intervals over documents. Loss: added bits per "
@@ -153,4 +153,4 @@ def _cell(found: Disparity, row: str, factor: float) -> Text | None:
 
 def _short_name(code: str) -> str:
     """Returns the code without its script; the name itself might run from right to left."""
-    return code.partition("_")[0] if language_of(code).script else code
+    return code.partition("_")[0] if language_from_code(code).script else code

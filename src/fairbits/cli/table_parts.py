@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fairbits.core.errors import printable
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 BLANK = Text(" ")
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -52,7 +52,7 @@ def language_name(code: str) -> str:
     >>> language_name("zho_Hans"), language_name("arb_Arab")
     ('Chinese', 'Arabic')
     """
-    return language_of(code).name.partition(" (")[0].removeprefix("Standard ")
+    return language_from_code(code).name.partition(" (")[0].removeprefix("Standard ")
 
 
 def worst_first(damage: Mapping[str, HasValue]) -> list[str]:

@@ -28,7 +28,7 @@ from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
 from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, interval_notes, worst_first
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +39,7 @@ def table_of(scores: "Scores") -> Table:
     damage, added = scores.frame().by_language(), scores.frame(measure="loss").by_language()
     own = scores.disparity()
     rows = tuple(
-        (code, language_of(code).name, *cells(damage[code]), cells(added[code])[0], str(damage[code].n))
+        (code, language_from_code(code).name, *cells(damage[code]), cells(added[code])[0], str(damage[code].n))
         for code in worst_first(damage)
     )
     worst, most = own.worst
@@ -59,7 +59,7 @@ def pandas_of(scores: "Scores", by: str) -> "pandas.DataFrame":
     rows = [own.lang == code for code in order]
     columns: dict[str, list[Any]] = {
         "language": order,
-        "name": [language_of(code).name for code in order],
+        "name": [language_from_code(code).name for code in order],
         "documents": [int(each.sum()) for each in rows],
         "tokens": [int(own.tokens[each].sum()) for each in rows],
         "reference_bits_per_byte": [

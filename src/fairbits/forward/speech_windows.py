@@ -30,7 +30,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.feature_extractor import load_feature_extractor
 from fairbits.text.corpus import Corpus
 from fairbits.text.documents import seeded_hash
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.sound import Clip, Samples
 from fairbits.text.text_request import TextRequest
 
@@ -124,7 +124,7 @@ class _Chooser:
 
     def clips(self, corpus: Corpus, code: str, *, prompt: int) -> dict[int, tuple[EncodedDocument, Sound]]:
         """Returns the chosen clips of a language by their numbers, with their transcripts as tokens."""
-        texts, clips = corpus.split(self._request.split)[code], corpus.clips_of(code, self._request.split)
+        texts, clips = corpus.split(self._request.split)[code], corpus.language_clips(code, self._request.split)
         chosen: dict[int, tuple[EncodedDocument, Sound]] = {}
         total = 0
         for index in sorted(range(len(texts)), key=lambda i: seeded_hash(self._request.seed, i)):
@@ -187,6 +187,6 @@ class Prompts:
 
     @staticmethod
     def _token(code: str) -> str:
-        language = language_of(code)
+        language = language_from_code(code)
         subtag = language.bcp47.partition("-")[0] or language.code
         return f"<|{OTHER_NAMES.get(subtag, subtag)}|>"

@@ -14,7 +14,7 @@ from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, 
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
-from fairbits.text.mix_file import Sample
+from fairbits.text.mix import Sample
 from fairbits.text.reading import EMBEDDED, open_corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 

@@ -16,10 +16,9 @@ LEAST_LANGUAGES = 4
 
 def blocks(audit: AuditFile) -> dict[str, Any]:
     """Returns κ of every block, and which of them stand out by the research notes' rule and by the robust one."""
-    names = ("kappa", "sigma", "largest")
     return {
         "blocks": [
-            {"block": i, **{name: float(getattr(block, name)) for name in names}}
+            {"block": i, "kappa": float(block.kappa), "sigma": float(block.sigma), "largest": float(block.largest)}
             for i, block in enumerate(audit.blocks)
         ],
         "outliers": {"founders": _outliers(audit.outliers.founders), "robust": _outliers(audit.outliers.robust)},
@@ -28,67 +27,64 @@ def blocks(audit: AuditFile) -> dict[str, Any]:
 
 def patterns(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
     """Returns the share of every block in the activation of every language."""
-    found = audit.pattern
-    known = [code for code in languages if code in found.share]
+    pattern = audit.pattern
+    codes = [code for code in languages if code in pattern.share]
     return {
-        "blocks": list(found.blocks),
-        "languages": known,
-        "share": [[each.value for each in found.share[code]] for code in known],
+        "blocks": list(pattern.blocks),
+        "languages": codes,
+        "share": [[block.value for block in pattern.share[code]] for code in codes],
     }
 
 
 def causes(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
     """Returns how much of the predicted damage of every language comes from every block, in nats per token."""
-    known = [code for code in languages if code in audit.predicted.by_block]
+    codes = [code for code in languages if code in audit.predicted.by_block]
     return {
         "blocks": list(range(len(audit.blocks))),
-        "languages": known,
-        "damage": [[float(each) for each in audit.predicted.by_block[code]] for code in known],
+        "languages": codes,
+        "damage": [list(map(float, audit.predicted.by_block[code])) for code in codes],
         "scheme": audit.scheme.name,
     }
 
 
-def experts(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | None:
+def expert_use(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | None:
     """Returns how many experts of every block get little or no text of every language; None without experts.
 
     `mean` is how many positions of a language an expert of the block gets on average.
     """
-    found = audit.experts
-    if found is None:
+    experts = audit.experts
+    if experts is None:
         return None
-    known = [code for code in languages if code in audit.languages]
+    codes = [code for code in languages if code in audit.languages]
+    blocks = experts.blocks
     return {
-        "least": found.least,
-        "blocks": [each.block for each in found.blocks],
-        "experts": [each.experts for each in found.blocks],
-        "per_position": [each.per_position for each in found.blocks],
-        "unreached": [each.unreached for each in found.blocks],
-        "languages": known,
-        "starved": [[each.starved[code] for each in found.blocks] for code in known],
-        "empty": [[each.empty[code] for each in found.blocks] for code in known],
-        "mean": [[each.routed[code] / each.experts for each in found.blocks] for code in known],
+        "least": experts.least,
+        "blocks": [block.block for block in blocks],
+        **{name: [getattr(block, name) for block in blocks] for name in ("experts", "per_position", "unreached")},
+        "languages": codes,
+        "starved": [[block.starved[code] for block in blocks] for code in codes],
+        "empty": [[block.empty[code] for block in blocks] for code in codes],
+        "mean": [[block.routed[code] / block.experts for block in blocks] for code in codes],
     }
 
 
 def allocation(plan: Plan) -> dict[str, Any]:
-    """Returns the bits of every map by block and role, and the bytes of what was quantized by block."""
-    roles = list(dict.fromkeys(each.role for each in plan.layers if each.block is not None))
-    places = sorted({each.block for each in plan.layers if each.block is not None})
-    bits = {(each.block, each.role): each.bits for each in plan.layers if each.block is not None}
-    sizes = {each.name: each.size_bytes for each in plan.results}
-    size_of = dict.fromkeys(places, 0)
-    for each in plan.layers:
-        if each.block is not None:
-            size_of[each.block] += sizes.get(each.name, 0)
+    """Returns the bits of every layer by block and role, and the bytes of what was quantized by block."""
+    inside = [layer for layer in plan.layers if layer.block is not None]
+    roles = list(dict.fromkeys(layer.role for layer in inside))
+    places = sorted({layer.block for layer in inside if layer.block is not None})
+    bits = {(layer.block, layer.role): layer.bits for layer in inside}
+    sizes = {layer.name: layer.size_bytes for layer in plan.results}
+    block_bytes = [sum(sizes.get(layer.name, 0) for layer in inside if layer.block == block) for block in places]
     return {
         "blocks": places,
         "roles": roles,
         "bits": [[bits.get((block, role)) for block in places] for role in roles],
-        "bytes": [size_of[block] for block in places] if sizes else None,
+        "bytes": block_bytes if sizes else None,
         "outside": [
-            {"role": each.role, "name": each.name, "bits": each.bits, "bytes": sizes.get(each.name)}
-            for each in plan.layers
-            if each.block is None
+            {"role": layer.role, "name": layer.name, "bits": layer.bits, "bytes": sizes.get(layer.name)}
+            for layer in plan.layers
+            if layer.block is None
         ],
     }
 
@@ -96,16 +92,16 @@ def allocation(plan: Plan) -> dict[str, Any]:
 def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
     """Returns the damage of every language at every width, and the width at which it passes the threshold."""
     widths = sorted(map(int, sweep.sizes))
-    known = [code for code in languages if code in sweep.damage]
+    codes = [code for code in languages if code in sweep.damage]
     return {
         "policy": sweep.policy,
         "unit": scale_name(sweep.measure, sweep.unit),
         "threshold": float(sweep.threshold),
         "bits": widths,
         "sizes": [float(sweep.sizes[str(bits)]) for bits in widths],
-        "languages": known,
-        "damage": [[interval(sweep.damage[code][str(bits)]) for bits in widths] for code in known],
-        "critical_width": [sweep.critical_width[code].text for code in known],
+        "languages": codes,
+        "damage": [[interval(sweep.damage[code][str(bits)]) for bits in widths] for code in codes],
+        "critical_width": [sweep.critical_width[code].text for code in codes],
         "verdict": list(sweep.verdict),
     }
 
@@ -120,38 +116,33 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
     trusted = audit.trusted
-    known = sorted((code for code in languages if code in audit.languages), key=lambda code: code not in trusted)
-    predicted = [interval(audit.predicted.nats_per_token[code]) for code in known]
+    codes = sorted((code for code in languages if code in audit.languages), key=lambda code: code not in trusted)
+    predicted = audit.predicted.nats_per_token
     policy, settings = _made_with(sources, index)
-    found: dict[str, Any] = {
+    values = [predicted[code].value for code in codes if code in trusted]
+    outcomes = [measured[code].value for code in codes if code in trusted]
+    comparable = len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1
+    return {
         "scheme": audit.scheme.name,
         "method": index,
         "like": policy == "rtn" and _is_of_scheme(settings, audit.scheme),
-        "made_with": _width(settings) if settings else None,
-        "languages": known,
-        "trusted": [code in trusted for code in known],
-        "predicted": predicted,
-        "measured": [measured[code].to_dict() for code in known],
-        "spearman": None,
+        "made_with": _scheme_name(settings) if settings else None,
+        "languages": codes,
+        "trusted": [code in trusted for code in codes],
+        "predicted": [interval(predicted[code]) for code in codes],
+        "measured": [measured[code].to_dict() for code in codes],
+        "spearman": spearman(values, outcomes).estimate.to_dict() if comparable else None,
     }
-    values = [audit.predicted.nats_per_token[code].value for code in known if code in trusted]
-    outcomes = [measured[code].value for code in known if code in trusted]
-    if len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1:
-        found["spearman"] = spearman(values, outcomes).estimate.to_dict()
-    return found
 
 
 def checklist(audit: AuditFile) -> dict[str, Any]:
     """Returns the research notes' checklist, conditions, class and strategy, with the number behind each."""
-    found = audit.founders
+    notes = audit.founders
     return {
-        "risk": found.risk,
-        "strategy": found.strategy.text,
-        "checks": [{"text": each.text, "passed": each.passed, "detail": each.detail} for each in found.checklist],
-        "conditions": [
-            {"name": each.name, "statement": each.statement, "remark": each.remark, "holds": each.holds}
-            for each in found.conditions
-        ],
+        "risk": notes.risk,
+        "strategy": notes.strategy.text,
+        "checks": [_fields(check, "text", "passed", "detail") for check in notes.checklist],
+        "conditions": [_fields(condition, "name", "statement", "remark", "holds") for condition in notes.conditions],
     }
 
 
@@ -163,6 +154,10 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
         "actual": worst.actual,
         "bound_by_linear": worst.bound_by_linear,
     }
+
+
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
@@ -178,21 +173,16 @@ def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
     The audit's schemes have no group "tensor", and do not quantize embedding and head.
     """
     expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
-    asked = {name: settings.get(name) for name in expected}
-    return asked == expected and settings.get("embeddings", "keep") == "keep"
+    return {name: settings.get(name) for name in expected} == expected and settings.get("embeddings", "keep") == "keep"
 
 
-def _width(settings: Mapping[str, Any]) -> str:
-    """Returns width and group as the audit writes those of its scheme.
-
-    >>> _width({"bits": 4, "group": 128}), _width({"bits": 3, "group": "tensor"})
-    ('W4 group 128', 'W3 per tensor')
-    """
+def _scheme_name(settings: Mapping[str, Any]) -> str:
+    """Returns bits and group as the audit writes its scheme: W4 group 128, or W3 per tensor."""
     group = settings.get("group")
     where = f"group {group}" if isinstance(group, int) else f"per {group}"
     return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"
 
 
-def _outliers(found: OutlierBlocks) -> dict[str, Any]:
+def _outliers(outliers: OutlierBlocks) -> dict[str, Any]:
     """Returns the blocks that stand out by a rule; none if it cannot decide, and the remark says why."""
-    return {"blocks": list(found.blocks or ()), "threshold": found.threshold, "remark": found.remark}
+    return {"blocks": list(outliers.blocks or ()), "threshold": outliers.threshold, "remark": outliers.remark}

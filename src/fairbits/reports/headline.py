@@ -3,7 +3,6 @@
 from typing import Any
 
 from fairbits.core.errors import count_of
-from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.report_languages import describe
 from fairbits.reports.sources import Sources
@@ -19,15 +18,16 @@ NAMED = 3
 def headline(sources: Sources) -> dict[str, Any]:
     """Returns the main numbers with intervals, and one or two sentences that state them."""
     after, before = sources.after, sources.before
-    own, other = _disparity(after), None if before is None else _disparity(before)
+    disparity = after.disparity().as_data()
+    baseline = None if before is None else before.disparity().as_data()
     paired = _paired(sources)
     numbers: dict[str, Any] = {
         name: {
-            "after": own[name],
-            "before": None if other is None else other[name],
+            "after": disparity[name],
+            "before": None if baseline is None else baseline[name],
             "difference": paired[name].to_dict() if name in paired else None,
         }
-        for name in own
+        for name in ("worst", "mean", "gap")
     }
     sizes = {
         "reference": after.reference.size_bytes,
@@ -38,20 +38,15 @@ def headline(sources: Sources) -> dict[str, Any]:
     return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
 
 
-def format_interval(found: Estimate) -> str:
+def format_interval(estimate: Estimate) -> str:
     """Returns an estimate with its interval.
 
     >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
     '0.0352 (95 % CI 0.0241 to 0.0489)'
     """
-    if not found.bounded:
-        return f"{found.value:.4f} (no confidence interval)"
-    return f"{found.value:.4f} ({100 * found.confidence:g} % CI {found.low:.4f} to {found.high:.4f})"
-
-
-def _disparity(scores: Scores) -> dict[str, Any]:
-    found = scores.disparity().as_data()
-    return {name: found[name] for name in ("worst", "mean", "gap")}
+    if not estimate.bounded:
+        return f"{estimate.value:.4f} (no confidence interval)"
+    return f"{estimate.value:.4f} ({100 * estimate.confidence:g} % CI {estimate.low:.4f} to {estimate.high:.4f})"
 
 
 def _paired(sources: Sources) -> dict[str, Estimate]:
@@ -62,41 +57,41 @@ def _paired(sources: Sources) -> dict[str, Estimate]:
     return {"worst": after.worst_minus(before), "mean": after.minus(before).mean()}
 
 
-def _verdict(found: Contrast | None) -> dict[str, list[str]]:
+def _verdict(contrast: Contrast | None) -> dict[str, list[str]]:
     """Returns the languages that are damaged significantly less, and those that are damaged significantly more."""
-    if found is None:
-        return {"better": [], "worse": []}
-    sure = found.significant()
+    sure = {} if contrast is None else contrast.significant()
     return {
-        "better": [code for code, each in sure.items() if each.value < 0],
-        "worse": [code for code, each in sure.items() if each.value > 0],
+        "better": [code for code, difference in sure.items() if difference.value < 0],
+        "worse": [code for code, difference in sure.items() if difference.value > 0],
     }
 
 
 def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
     after, before = sources.after, sources.before
     code, worst = after.frame().worst()
-    said = [
+    sentences = [
         f"{describe(code)['name']} is hit hardest: its predictions diverge by {format_interval(worst)} bits per byte "
         "from those of the reference model."
     ]
     if before is None:
-        return [*said, "There is no baseline to compare with."]
-    other = sources.methods[1].name
+        return [*sentences, "There is no baseline to compare with."]
+    baseline = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
     size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
     name = describe(before_code)["name"]
-    said.append(f"Under {other}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
-    said.append(_certainty(paired["worst"]))
+    sentences.append(f"Under {baseline}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
+    sentences.append(_certainty(paired["worst"]))
     if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
-        said.append(f"{other} had less calibration text than the model itself, which is part of the difference.")
+        sentences.append(
+            f"{baseline} had less calibration text than the model itself, which is part of the difference."
+        )
     better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
     count = count_of(len(after.languages), "language")
     names = ", ".join(describe(code)["name"] for code in verdict["worse"]) if len(verdict["worse"]) <= NAMED else ""
-    said.append(
+    sentences.append(
         f"Significant changes: of {count}, {better} improved and {worse} got worse{f' ({names})' if names else ''}."
     )
-    return said
+    return sentences
 
 
 def _certainty(difference: Estimate) -> str:

@@ -1,7 +1,4 @@
-"""A report as the files of a repository on the Hugging Face Hub: model card, recipe and page.
-
-What the Hub is told about a quantized model: the model it comes from, its licence, widths, languages and name.
-"""
+"""A report as the files of a repository on the Hugging Face Hub: model card, recipe and page."""
 
 import copy
 import os
@@ -15,10 +12,11 @@ from typing import Any
 from fairbits.core.errors import InputError, printable
 from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.reports.markdown import card, fence, quantize_command, text
+from fairbits.models.io.gguf_file import read_gguf_metadata
+from fairbits.reports.markdown import card, quantize_command, render_markdown
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
-from fairbits.text.language_codes import PRIVATE_USE, language_of
+from fairbits.text.language_codes import PRIVATE_USE, language_from_code
 
 CARD = "README.md"
 OWNER = "OWNER"
@@ -32,6 +30,15 @@ ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")
 LONGEST = 96
 """Characters of a repository's name, at most."""
 LICENSE_KEYS = ("license", "license_name", "license_link")
+PAGE, RECIPE = "report.html", "recipe.yaml"
+WRITTEN = "<!-- written by fairbits report -->"
+"""A line of every card that may be replaced by a newer one."""
+RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
+PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
+"""What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
+NO_DATASET = "unknown"
+"""The id of a dataset where the text is not one on the Hub."""
+METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_loss", "added loss")}
 
 
 @dataclass(frozen=True)
@@ -47,22 +54,14 @@ class Widths:
 
     @property
     def scheme(self) -> str | None:
-        """The usual name of the scheme.
-
-        >>> Widths((4,), 128, "gptq").scheme, Widths((4, 8), "channel", None).scheme
-        ('W4A16', 'W4-8A16')
-        """
+        """The usual name of the scheme: W4A16, or W4-8A16 for mixed bits."""
         if not self.bits:
             return None
-        return f"W{'-'.join(dict.fromkeys(str(each) for each in (self.bits[0], self.bits[-1])))}A16"
+        return f"W{'-'.join(dict.fromkeys(map(str, (self.bits[0], self.bits[-1]))))}A16"
 
     @property
     def suffix(self) -> str:
-        """The end of a suggested name.
-
-        >>> Widths((4,), 128, "gptq").suffix, Widths((), None, None).suffix
-        ('W4A16-G128', 'quantized')
-        """
+        """The end of a suggested name: W4A16-G128, or quantized."""
         if self.scheme is None:
             return "quantized"
         return "-".join(filter(None, (self.scheme, f"G{self.group}" if isinstance(self.group, int) else self.group)))
@@ -84,7 +83,7 @@ class HubFacts:
     notes: tuple[str, ...] = ()
 
 
-def facts_of(
+def collect_facts(
     content: Mapping[str, Any],
     config: Mapping[str, Any],
     *,
@@ -94,37 +93,38 @@ def facts_of(
 ) -> HubFacts:
     """Returns the facts about the model of a report; `config` is the content of its config.json, or empty."""
     notes = []
-    widths = widths_of(content, config)
+    widths = stored_widths(content, config)
     target = content["model"]
-    base = check_id("the base model", base_model) if base_model else id_of(target)
+    base = check_id("the base model", base_model) if base_model else find_hub_id(target)
     if base is None:
         notes.append(f"base_model is left out: {target} is not an id on the Hub; name it with --base-model OWNER/NAME")
-    known = {"license": _check_license(license)} if license else license_of(target)
-    if not known:
+    if license and not LICENSE.fullmatch(license):
+        raise InputError(f"the licence is {license!r:.60}; it must be an id of the Hub, such as apache-2.0 or other")
+    licence = {"license": license} if license else find_license(target)
+    if not licence:
         notes.append("license is left out: the base model's files name none; give its id on the Hub with --license")
     name = check_id("the repository", repository) if repository else f"{OWNER}/{suggested_name(base or target, widths)}"
-    return HubFacts(base, known, name, widths, tuple(notes))
+    return HubFacts(base, licence, name, widths, tuple(notes))
 
 
-def check_id(what: str, given: str) -> str:
+def check_id(what: str, name: str) -> str:
     """Returns the id of a repository on the Hub, OWNER/NAME; raises if the Hub would refuse it."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]
 
+    valid = name.count("/") == 1
     try:
-        validate_repo_id(given)
+        validate_repo_id(name)
     except HFValidationError:
         valid = False
-    else:
-        valid = given.count("/") == 1
     if not valid:
-        raise InputError(f"{what} is {given!r:.80}; it must be an id on the Hub, such as OWNER/NAME")
-    return given
+        raise InputError(f"{what} is {name!r:.80}; it must be an id on the Hub, such as OWNER/NAME")
+    return name
 
 
-def id_of(target: str) -> str | None:
+def find_hub_id(target: str) -> str | None:
     """Returns the id on the Hub of a model as it was given; None if it is a file or a directory.
 
-    >>> id_of("org/model"), id_of("/c/models--org--model/snapshots/1f/"), id_of("embedded:tiny")
+    >>> find_hub_id("org/model"), find_hub_id("/c/models--org--model/snapshots/1f/"), find_hub_id("embedded:tiny")
     ('org/model', 'org/model', None)
     """
     cached = CACHED.search(f"{Path(target).as_posix()}/")
@@ -137,39 +137,37 @@ def id_of(target: str) -> str | None:
         return None
 
 
-def license_of(target: str) -> dict[str, str]:
+def find_license(target: str) -> dict[str, str]:
     """Returns the licence of a model by its own files: the front matter of README.md, or the metadata of a GGUF file.
 
     Nothing is downloaded: of a model on the Hub, its card in the cache is read.
     """
     if _is_gguf(target):
-        from fairbits.models.io.gguf_file import read_gguf_metadata  # torch: other reports need not wait for it
-
-        found = read_gguf_metadata(Path(target)) if _exists(target) else {}
-        said = {key: found.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
+        metadata = read_gguf_metadata(Path(target)) if _exists(target) else {}
+        stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
-        said = _front_matter(_card_file(target))
-    valid = {key: value.strip() for key, value in said.items() if isinstance(value, str) and value.strip()}
+        stated = _front_matter(_card_file(target))
+    valid = {key: value.strip() for key, value in stated.items() if isinstance(value, str) and value.strip()}
     identity = valid.pop("license", "").lower()
     return {"license": identity, **valid} if LICENSE.fullmatch(identity) else {}
 
 
-def widths_of(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widths:
+def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widths:
     """Returns how weights are stored, by the plan of the report, else by the config.json of the model."""
     policy, allocation = content["provenance"]["policy"], content["allocation"]
     if policy is not None and allocation is not None:
-        bits = {each for line in allocation["bits"] for each in line if each is not None}
+        bits = {number for line in allocation["bits"] for number in line if number is not None}
         return Widths(tuple(sorted(bits)), policy["settings"].get("group"), "compressed-tensors")
     stored = config.get("quantization_config")
     if not isinstance(stored, Mapping):
         return Widths((), None, None)
     method = stored.get("quant_method")
-    groups = stored.get("config_groups")
-    parts = [_mapping(_mapping(each).get("weights")) for each in _mapping(groups).values()] or [stored]
-    bits = {_whole(each.get("num_bits", each.get("bits"))) for each in parts}
-    group = {_whole(each.get("group_size")) or _shared(each.get("strategy")) for each in parts}
+    schemes = _mapping(stored.get("config_groups")).values()
+    parts = [_mapping(_mapping(scheme).get("weights")) for scheme in schemes] or [stored]
+    bits = {_whole(part.get("num_bits", part.get("bits"))) for part in parts}
+    group = {_whole(part.get("group_size")) or _shared(part.get("strategy")) for part in parts}
     return Widths(
-        tuple(sorted(each for each in bits if each is not None)),
+        tuple(sorted(number for number in bits if number is not None)),
         group.pop() if len(group) == 1 else None,
         method if isinstance(method, str) else None,
     )
@@ -186,23 +184,17 @@ def suggested_name(model: str, widths: Widths) -> str:
     return f"{plain}-{widths.suffix}"
 
 
-def language_codes(codes: Iterable[str]) -> tuple[list[str], list[str]]:
+def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns languages as the Hub names them, and those that it has no name for.
 
     The Hub takes ISO 639-1 where there is such a code, else ISO 639-3; scripts and varieties are left out.
 
-    >>> language_codes(["zho_Hans", "zho_Hant", "ace_Latn", "my-dialect", "qaa"])
+    >>> hub_languages(["zho_Hans", "zho_Hant", "ace_Latn", "my-dialect", "qaa"])
     (['ace', 'zh'], ['my-dialect', 'qaa'])
     """
-    tags = {code: language_of(code).bcp47.split("-")[0].lower() for code in codes}
+    tags = {code: language_from_code(code).bcp47.split("-")[0].lower() for code in codes}
     unknown = [code for code, tag in tags.items() if not re.fullmatch("[a-z]{2,3}", tag) or PRIVATE_USE.fullmatch(tag)]
     return sorted({tag for code, tag in tags.items() if code not in unknown}), unknown
-
-
-def _check_license(given: str) -> str:
-    if not LICENSE.fullmatch(given):
-        raise InputError(f"the licence is {given!r:.60}; it must be an id of the Hub, such as apache-2.0 or other")
-    return given
 
 
 def _card_file(target: str) -> Path | None:
@@ -213,22 +205,21 @@ def _card_file(target: str) -> Path | None:
         return Path(target).expanduser() / CARD
     from huggingface_hub import try_to_load_from_cache
 
-    base = id_of(target)
-    found = try_to_load_from_cache(base, CARD) if base else None
-    return Path(found) if isinstance(found, str) else None
+    base = find_hub_id(target)
+    cached = try_to_load_from_cache(base, CARD) if base else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _front_matter(card: Path | None) -> dict[str, Any]:
-    """Returns the licence that a card names; a card may come from anyone, and be anything."""
     from huggingface_hub import ModelCard
 
     try:
         if card is None or not card.is_file():
             return {}
-        said = ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=True).data
-    except Exception:  # no YAML, no text, no mapping: each with its own class
+        metadata = ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=True).data
+    except Exception:  # not YAML, not text, not a mapping: each with a different class
         return {}
-    return {key: said.get(key) for key in LICENSE_KEYS}  # a card without metadata has none
+    return {key: metadata.get(key) for key in LICENSE_KEYS}
 
 
 def _exists(target: str) -> bool:
@@ -252,17 +243,6 @@ def _shared(strategy: object) -> str | None:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-PAGE, RECIPE = "report.html", "recipe.yaml"
-WRITTEN = "<!-- written by fairbits report -->"
-"""A line of every card that may be replaced by a newer one."""
-RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
-PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
-"""What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
-NO_DATASET = "unknown"
-"""What stands for the id of a dataset where text is not one on the Hub."""
-METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_loss", "added loss")}
 
 
 def hub_files(content: Mapping[str, Any], facts: HubFacts) -> dict[str, str]:
@@ -301,25 +281,32 @@ def published(content: Mapping[str, Any], facts: HubFacts) -> dict[str, Any]:
 
 def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
     """Returns README.md: front matter, how to load the model, and what quantization costs every language."""
-    missing = [f"- {text(note)}" for note in _missing(content, facts)]
-    parts = [
-        f"---\n{front_matter(content, facts)}\n---",
-        WRITTEN,
-        f"# {text(facts.repository.rpartition('/')[2])}",
-        *_load(content, facts),
-        card(content).strip(),
-        f"All figures: download [{PAGE}]({PAGE}) and open it in a browser; it needs no network.",
-        *_recipe_link(content),
-        *(["Not known when this card was written:", "\n".join(missing)] if missing else []),
-    ]
-    return "\n\n".join(parts) + "\n"
+    missing = []
+    if facts.base_model is None:
+        missing.append("the id of the base model on the Hub")
+    if not facts.license:
+        missing.append("the licence: see the base model's")
+    _, unnamed = hub_languages(language["code"] for language in content["languages"])
+    if unnamed:
+        missing.append(f"codes of the Hub for the languages {', '.join(unnamed)}")
+    return render_markdown(
+        "hub_card.md",
+        front_matter=front_matter(content, facts),
+        name=facts.repository.rpartition("/")[2],
+        repository=facts.repository,
+        pipeline=PIPELINES.get(content["provenance"]["evaluation"]["task"]),
+        served=_is_served(content, facts),
+        card=card(content).strip(),
+        recipe=content["provenance"]["policy"] is not None,
+        missing=missing,
+    )
 
 
 def front_matter(content: Mapping[str, Any], facts: HubFacts) -> str:
     """Returns the metadata in YAML, as huggingface_hub writes it."""
     from huggingface_hub import ModelCardData
 
-    languages, _ = language_codes(each["code"] for each in content["languages"])
+    languages, _ = hub_languages(language["code"] for language in content["languages"])
     licence: dict[str, Any] = {key: printable(value) for key, value in facts.license.items()}
     data = ModelCardData(
         base_model=facts.base_model,
@@ -339,41 +326,40 @@ def recipe(content: Mapping[str, Any]) -> str:
     """Returns what was done to make the model, in YAML; the decision for every layer is in plan.json."""
     from huggingface_hub.utils import yaml_dump  # type: ignore[attr-defined]
 
-    found = content["provenance"]
-    reference = found["models"][0]
+    provenance = content["provenance"]
     data = {
         "fairbits": content["fairbits"],
         "model": content["model"],
-        "fingerprint": reference["fingerprint"],
-        "policy": found["policy"]["name"],
-        "settings": found["policy"]["settings"],
-        "languages": found["weights"],
-        "calibration": found["calibration"],
+        "fingerprint": provenance["models"][0]["fingerprint"],
+        "policy": provenance["policy"]["name"],
+        "settings": provenance["policy"]["settings"],
+        "languages": provenance["weights"],
+        "calibration": provenance["calibration"],
         "command": shlex.join(map(str, quantize_command(content))),
     }
     return f"{RECIPE_HEAD}\n{yaml_dump(data, sort_keys=False)}"
 
 
 def _tags(facts: HubFacts) -> list[str]:
-    own = facts.widths
-    widths = [f"{own.bits[0]}-bit"] if len(own.bits) == 1 else ["mixed-precision"] if own.bits else []
-    return list(filter(None, (own.method, "fairbits", *widths, own.scheme)))
+    bits, method, scheme = facts.widths.bits, facts.widths.method, facts.widths.scheme
+    precision = [f"{bits[0]}-bit"] if len(bits) == 1 else ["mixed-precision"] if bits else []
+    return list(filter(None, (method, "fairbits", *precision, scheme)))
 
 
 def _results(content: Mapping[str, Any]) -> Iterator[Any]:
     """Yields what the Hub shows as evaluation results: both kinds of damage of every language."""
     from huggingface_hub import EvalResult
 
-    asked = content["provenance"]["evaluation"]
+    setting = content["provenance"]["evaluation"]
     for row in content["languages"]:
         for scale, (kind, title) in METRICS.items():
             damage = row["methods"][0]["damage"][scale]
             yield EvalResult(
-                task_type=PIPELINES.get(asked["task"], "text-generation"),
+                task_type=PIPELINES.get(setting["task"], "text-generation"),
                 dataset_type=NO_DATASET,
-                dataset_name=printable(asked["text"]),
+                dataset_name=printable(setting["text"]),
                 dataset_config=printable(row["code"]),
-                dataset_split=asked["split"],
+                dataset_split=setting["split"],
                 metric_type=kind,
                 metric_name=f"{title}, bits per byte, {printable(row['name'])}",
                 metric_value=round(damage["value"], 6),
@@ -382,44 +368,13 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _limits(damage: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the interval of an estimate; empty if it has none."""
     if damage["low"] is None:
         return {}
     return {key: round(damage[key], 6) for key in ("low", "high")} | {"confidence": damage["confidence"]}
 
 
-def _load(content: Mapping[str, Any], facts: HubFacts) -> list[str]:
-    """Returns how to load a model that predicts text from left to right; other models have other classes."""
-    if PIPELINES.get(content["provenance"]["evaluation"]["task"]) != "text-generation":
-        return []
-    code = (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{facts.repository}")\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{facts.repository}")'
-    )
-    served = ["Or with vLLM:", fence(["vllm", "serve", facts.repository])] if _is_served(content, facts) else []
-    return [f"```python\n{code}\n```", *served]
-
-
 def _is_served(content: Mapping[str, Any], facts: HubFacts) -> bool:
     """Returns whether vLLM is known to load such a checkpoint: one width of 4 or 8 bits, in blocks alone."""
     outside = (content["allocation"] or {"outside": ()})["outside"]
-    plain = all(each["bits"] is None for each in outside)
+    plain = all(layer["bits"] is None for layer in outside)
     return plain and facts.widths.method == "compressed-tensors" and facts.widths.bits in ((4,), (8,))
-
-
-def _recipe_link(content: Mapping[str, Any]) -> list[str]:
-    if content["provenance"]["policy"] is None:
-        return []
-    return [f"How it was made: [{RECIPE}]({RECIPE}), and the decision for every layer: [plan.json](plan.json)."]
-
-
-def _missing(content: Mapping[str, Any], facts: HubFacts) -> Iterator[str]:
-    """Yields what the card leaves out."""
-    if facts.base_model is None:
-        yield "the id of the base model on the Hub"
-    if not facts.license:
-        yield "the licence: see the base model's"
-    _, unnamed = language_codes(each["code"] for each in content["languages"])
-    if unnamed:
-        yield f"codes of the Hub for the languages {', '.join(unnamed)}"

@@ -55,7 +55,7 @@ def policy(scripts: Iterable[str]) -> str:
     "default-src 'none'; script-src 'sha256-a4ayc/"
     """
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -68,10 +68,10 @@ def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, st
     >>> [len(group) for group in group_notes([{"text": "3 of 9 rows"}, {"text": "all"}, {"text": "1 of 9 rows"}])]
     [2, 1]
     """
-    found: dict[str, list[Mapping[str, str]]] = {}
+    groups: dict[str, list[Mapping[str, str]]] = {}
     for note in notes:
-        found.setdefault(re.sub(r"\S*\d\S*", "0", note["text"]), []).append(note)
-    return list(found.values())
+        groups.setdefault(re.sub(r"\S*\d\S*", "0", note["text"]), []).append(note)
+    return list(groups.values())
 
 
 def signed(value: float) -> str:
@@ -83,7 +83,7 @@ def signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-def change(own: Mapping[str, Any]) -> dict[str, Any]:
+def change(number: Mapping[str, Any]) -> dict[str, Any]:
     """Returns how a number has changed: in words, with a sign, and whether the change is significant.
 
     The paired difference is used if there is one: it is more precise than two intervals.
@@ -92,11 +92,11 @@ def change(own: Mapping[str, Any]) -> dict[str, Any]:
     ...         "difference": {"value": -1, "low": -2, "high": -0.5}})
     {'words': '25 % lower', 'sign': '▼', 'kind': 'less'}
     """
-    after, before, paired = own["after"], own["before"], own["difference"]
+    after, before, paired = number["after"], number["before"], number["difference"]
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"
     words = f"{abs(moved) / before['value']:.0%} {way}".replace("%", " %") if before["value"] > 0 else way
-    if any(each is not None and each["low"] is None for each in (after, before, paired)):
+    if any(estimate is not None and estimate["low"] is None for estimate in (after, before, paired)):
         sure, doubt = False, "no interval"
     elif paired is None:
         sure, doubt = after["high"] < before["low"] or after["low"] > before["high"], "intervals overlap"
@@ -106,13 +106,14 @@ def change(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
 
 
-def limits(own: Mapping[str, Any]) -> tuple[float, float]:
+def limits(estimate: Mapping[str, Any]) -> tuple[float, float]:
     """Returns the ends of the bar that shows an estimate: its limits, or its value if it has no interval.
 
     >>> limits({"value": 3, "low": 2, "high": 4}), limits({"value": 3, "low": None, "high": None})
     ((2, 4), (3, 3))
     """
-    return (own["value"], own["value"]) if own["low"] is None else (own["low"], own["high"])
+    value, low, high = estimate["value"], estimate["low"], estimate["high"]
+    return (value, value) if low is None else (low, high)
 
 
 def _shown(value: Any) -> Any:
@@ -122,9 +123,9 @@ def _shown(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
-        return {printable(str(key)): _shown(each) for key, each in value.items()}
+        return {printable(str(key)): _shown(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(each) for each in value]
+        return [_shown(member) for member in value]
     return value
 
 
@@ -139,15 +140,21 @@ def _scripts() -> tuple[str, str, str]:
     return _asset(f"reports/templates/{EARLY}"), plotly_script(), late
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
+def templates(*, autoescape: bool) -> Environment:
+    """Returns the environment of the templates."""
+    return Environment(
         loader=PackageLoader("fairbits", "reports/templates"),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=not autoescape,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = templates(autoescape=True)
     environment.filters.update(size=readable_size, signed=signed)
     environment.globals.update(change=change, limits=limits)
     return environment.get_template("page.html")

@@ -58,8 +58,7 @@ class RunFile:
     written: Digest | None = None
 
     def __post_init__(self) -> None:
-        """Checks that no baseline is there twice."""
-        check_once("baselines", [each.name for each in self.baselines])
+        check_once("baselines", [baseline.name for baseline in self.baselines])
 
 
 WidthText = Annotated[str, Matching("[2-9]|1[0-6]", "a width in bits, 2 to 16")]
@@ -104,7 +103,6 @@ class SweepFile:
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Checks that every language has its damage at every width, and a critical width."""
         one_of("measure", self.measure, MEASURES)
         one_of("unit", self.unit, UNITS)
         if not self.sizes or not self.damage:
@@ -116,13 +114,7 @@ class SweepFile:
 
 
 RUN = Kind("fairbits.run/1", "the record of a run", "fairbits run in a new directory", RunFile, optional=("written",))
-SWEEP = Kind(
-    "fairbits.sweep/2",
-    "a sweep",
-    "fairbits sweep --out",
-    SweepFile,
-    earlier={"fairbits.sweep/1": lambda data: data | {"measure": "loss"}},
-)
+SWEEP = Kind("fairbits.sweep/2", "a sweep", "fairbits sweep --out", SweepFile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +130,7 @@ class Sources:
     """Everything that a report may show; missing parts are left out, and the report says so.
 
     `methods` begin with the model that the report is about; the second, if there is one, is the baseline.
-    `audit` and `sweep` are the content of their files, `run` that of a run's settings. `files` holds the SHA-256 of
-    each.
+    `audit`, `sweep` and `run` are the content of their files. `files` has the SHA-256 of each.
     """
 
     methods: tuple[Method, ...]
@@ -150,26 +141,29 @@ class Sources:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that all parts are about the same model and text."""
-        own = self.methods[0].scores
-        for other in self.methods[1:]:
-            own.check_same_text(other.scores)
-            _check_same(own, other.scores.reference.fingerprint, other.name)
+        fingerprints = {}
+        for method in self.methods[1:]:
+            self.after.check_same_text(method.scores)
+            fingerprints[method.name] = method.scores.reference.fingerprint
         if self.plan is not None:
-            _check_same(own, self.plan.fingerprint, "the plan")
+            fingerprints["the plan"] = self.plan.fingerprint
         if self.audit is not None:
-            _check_same(own, self.audit.model.fingerprint, "the audit")
+            fingerprints["the audit"] = self.audit.model.fingerprint
         if self.sweep is not None:
-            _check_same(own, self.sweep.fingerprint, "the sweep")
+            fingerprints["the sweep"] = self.sweep.fingerprint
+        for name, fingerprint in fingerprints.items():
+            if fingerprint != self.after.reference.fingerprint:
+                raise InputError(
+                    f"{name} is about a different model from the scores, which are about {self.after.reference.target};"
+                    " a report is about one model: give files of the same model"
+                )
 
     @property
     def after(self) -> Scores:
-        """The scores of the model that the report is about."""
         return self.methods[0].scores
 
     @property
     def before(self) -> Scores | None:
-        """The scores of the baseline."""
         return self.methods[1].scores if len(self.methods) > 1 else None
 
     @cached_property
@@ -182,11 +176,3 @@ def digest(path: str | Path) -> str:
     """Returns the SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_same(own: Scores, fingerprint: str, name: str) -> None:
-    if fingerprint != own.reference.fingerprint:
-        raise InputError(
-            f"{name} is about a different model from the scores, which are about {own.reference.target}; "
-            "a report is about one model: give files of the same model"
-        )

@@ -1,7 +1,7 @@
-"""The catalog: every language that fairbits has facts about, and the codes and names that each of them has.
+"""The catalog: every language that fairbits has facts about, with its codes and names.
 
-Codes are those of FLORES-200 (`heb_Hebr`); BCP-47, ISO 639-3, ISO 639-2/B and withdrawn codes, English names and
-autonyms are understood too. Facts and sources: `assets/languages.json`, written by `data/build_languages.py`.
+It uses the codes of FLORES-200 (`heb_Hebr`), and understands BCP-47, ISO 639-3, ISO 639-2/B and withdrawn codes,
+English names and autonyms. Facts and sources: `assets/languages.json`, written by `data/build_languages.py`.
 """
 
 import json
@@ -36,16 +36,13 @@ class Language:
 
     @property
     def right_to_left(self) -> bool:
-        """Whether the script runs from right to left."""
         return self.script in RIGHT_TO_LEFT
 
     @property
     def listed(self) -> bool:
-        """Whether the catalog holds it."""
         return self.code in by_code()
 
     def __str__(self) -> str:
-        """Returns name and code."""
         return self.code if self.name == self.code else f"{self.name} ({self.code})"
 
 
@@ -59,13 +56,13 @@ Meanings = dict[str, str]
 """The codes of the languages that a name may stand for, each with the reason."""
 
 
-def meanings_of(name: str) -> Meanings:
+def catalog_meanings(name: str) -> Meanings:
     """Returns the languages of the catalog that a name may stand for: none, one or several."""
-    given = unicodedata.normalize("NFC", name).strip()
-    folded = fold(given)
-    meant = codes().get(folded) or _without_region(folded)
-    if meant:  # "ga" is Irish; "Ga" may be the language of that name
-        return meant | {code: why for code, why in names().get(folded, {}).items() if by_code()[code].name == given}
+    name = unicodedata.normalize("NFC", name).strip()
+    folded = fold(name)
+    meanings = codes().get(folded) or _without_region(folded)
+    if meanings:  # "ga" is Irish; "Ga" may be the language of that name
+        return meanings | {code: why for code, why in names().get(folded, {}).items() if by_code()[code].name == name}
     return names().get(folded, {})
 
 
@@ -110,18 +107,17 @@ def _subtag(language: Language) -> str:
 
 
 def _without_region(folded: str) -> Meanings:
-    """Returns what a BCP-47 tag stands for once its region is left aside; none if another script is written there."""
+    """Returns what a BCP-47 tag stands for without its region; none if that region uses another script."""
     tag = re.fullmatch(r"([a-z]{2,3}(?:-[a-z]{4})?)-([a-z]{2}|[0-9]{3})", folded)
     if tag is None or folded in other_scripts():
         return {}
-    found = codes().get(tag[1], {})
-    return {code: f"{because}, region {tag[2].upper()} left aside" for code, because in found.items()}
+    return {code: f"{why}, region {tag[2].upper()} ignored" for code, why in codes().get(tag[1], {}).items()}
 
 
 def fold(name: str) -> str:
-    """Returns a name without what does not matter in it: case, kinds of apostrophe, separators, direction marks."""
+    """Returns a name without case, kinds of apostrophe, separators and direction marks."""
     plain = unicodedata.normalize("NFC", name).translate(APOSTROPHES).casefold()
-    plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")  # marks of direction
+    plain = "".join(character for character in plain if unicodedata.category(character) != "Cf")
     return re.sub(r"[\s_-]+", "-", plain).strip("-")
 
 
@@ -133,7 +129,7 @@ def other_scripts() -> frozenset[str]:
 
 @cache
 def by_code() -> dict[str, Language]:
-    """Returns the languages of the catalog by their codes."""
+    """Returns the catalog by code."""
     return {language.code: language for language in catalog()}
 
 

@@ -1,7 +1,7 @@
 """Corpus: documents of each language, split into calibration and evaluation, and identified by hashes."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from fairbits.core.checks import instance, one_of, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import Language
 from fairbits.text.documents import Documents, clean, encodable, fold_text
-from fairbits.text.language_codes import find_languages, language_of, own_language
+from fairbits.text.language_codes import find_languages, language_from_code, user_language
 from fairbits.text.sound import Clip
 
 SPLITS = ("calibration", "evaluation")
@@ -42,12 +42,11 @@ class Corpus:
     clips: Mapping[str, Mapping[str, tuple[Clip, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks and freezes the documents; a language that only one split has is empty in the other."""
         instance("name", self.name, str)
         splits = {split: _check_documents(split, getattr(self, split)) for split in SPLITS}
         codes = list(dict.fromkeys(code for documents in splits.values() for code in documents))
         for split, documents in splits.items():
-            complete = {code: documents.get(code, ()) for code in codes}
+            complete = {code: documents.get(code, ()) for code in codes}  # a language may be empty in one split
             if self.parallel:
                 _check_aligned(split, complete)
             object.__setattr__(self, split, MappingProxyType(complete))
@@ -59,18 +58,16 @@ class Corpus:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields, with the documents as dictionaries, which can be pickled."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return own | {split: dict(self.split(split)) for split in SPLITS}
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return state | {split: dict(self.split(split)) for split in SPLITS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Freezes the documents again, which were checked before they were pickled."""
         for name, value in state.items():
             object.__setattr__(self, name, MappingProxyType(value) if name in SPLITS else value)
 
     @cached_property
     def languages(self) -> tuple[Language, ...]:
-        """The languages, in their order in the corpus."""
-        return tuple(language_of(code) for code in self.calibration)
+        return tuple(language_from_code(code) for code in self.calibration)
 
     @cached_property
     def hashes(self) -> Mapping[str, Mapping[str, str]]:
@@ -79,7 +76,7 @@ class Corpus:
         The SHA-256 of a clip follows its document.
         """
         return {
-            split: {code: _sha256(texts, self.clips_of(code, split)) for code, texts in self.split(split).items()}
+            split: {code: _sha256(texts, self.language_clips(code, split)) for code, texts in self.split(split).items()}
             for split in SPLITS
         }
 
@@ -87,17 +84,16 @@ class Corpus:
         """Returns the documents of a split, "calibration" or "evaluation"."""
         return self.calibration if one_of("split", name, SPLITS) == "calibration" else self.evaluation
 
-    def clips_of(self, code: str, split: str) -> tuple[Clip, ...]:
+    def language_clips(self, code: str, split: str) -> tuple[Clip, ...]:
         """Returns the clips of a language in a split, one for each document; none if the corpus is text."""
         return self.clips[split].get(code, ()) if self.clips else ()
 
     def size(self, code: str, split: str) -> int:
-        """Returns the bytes of UTF-8 that a language has in a split."""
         return sum(len(document.encode()) for document in self.split(split)[code])
 
     def restrict(self, languages: Iterable[str]) -> "Corpus":
         """Returns the corpus with these languages alone, in this order."""
-        codes = [language.code for language in find_languages(languages, own=self.calibration)]
+        codes = [language.code for language in find_languages(languages, user_codes=self.calibration)]
         missing = [code for code in codes if code not in self.calibration]
         if missing:
             raise InputError(
@@ -105,7 +101,7 @@ class Corpus:
                 "choose among these or add the text"
             )
         kept = [{code: self.split(split)[code] for code in codes} for split in SPLITS]
-        clips = {split: {code: self.clips_of(code, split) for code in codes} for split in self.clips}
+        clips = {split: {code: self.language_clips(code, split) for code in codes} for split in self.clips}
         return replace(self, calibration=kept[0], evaluation=kept[1], clips=clips)
 
     def require(self, *, calibration_bytes: int = 0, evaluation_bytes: int = 0) -> "Corpus":
@@ -137,7 +133,9 @@ class Corpus:
         kept = {code: _without(texts, shared[code]) for code, texts in self.calibration.items()}
         clips = dict(self.clips)
         if clips:
-            clips["calibration"] = {code: _without(own, shared[code]) for code, own in clips["calibration"].items()}
+            clips["calibration"] = {
+                code: _without(recordings, shared[code]) for code, recordings in clips["calibration"].items()
+            }
         notes = [
             f"{code}: {len(left_out):,} of {len(self.calibration[code]):,} calibration documents left out, as they are "
             "evaluation documents too" + (" (here or in another language)" if self.parallel else "")
@@ -152,7 +150,7 @@ def _check_documents(split: str, documents: Documents) -> dict[str, tuple[str, .
         raise InputError(f"{split} is a {type(documents).__name__}; it must map language codes to documents")
     result: dict[str, tuple[str, ...]] = {}
     for name, texts in documents.items():
-        code = own_language(name).code
+        code = user_language(name).code
         if code in result:
             raise InputError(f"{split} names {code} twice, the second time as {name!r}; name each language once")
         result[code] = tuple(
@@ -164,9 +162,9 @@ def _check_documents(split: str, documents: Documents) -> dict[str, tuple[str, .
 def _check_document(where: str, text: str) -> str:
     cleaned = clean(instance(where, text, str))
     if not cleaned:
-        raise InputError(f"{where} is empty; every document must hold some text")
+        raise InputError(f"{where} is empty; every document must have some text")
     if not encodable(cleaned):
-        raise InputError(f"{where} holds half of a surrogate pair; every document must be valid Unicode text")
+        raise InputError(f"{where} contains an unpaired surrogate; every document must be valid Unicode text")
     return cleaned
 
 
@@ -200,12 +198,12 @@ def _sha256(documents: tuple[str, ...], clips: tuple[Clip, ...]) -> str:
     return digest.hexdigest()
 
 
-def _shared(documents: Iterable[str], others: Iterable[str]) -> frozenset[int]:
-    """Returns the positions of the documents that are among the others."""
-    known = set(_fingerprints(others))
-    return frozenset(i for i, fingerprint in enumerate(_fingerprints(documents)) if fingerprint in known)
+def _shared(calibration: Iterable[str], evaluation: Iterable[str]) -> frozenset[int]:
+    """Returns the positions of the calibration documents that are evaluation documents too."""
+    evaluated = set(map(_fingerprint, evaluation))
+    return frozenset(i for i, document in enumerate(calibration) if _fingerprint(document) in evaluated)
 
 
-def _fingerprints(documents: Iterable[str]) -> Iterator[bytes]:
-    # 16 bytes a document instead of a second copy of the text
-    return (hashlib.blake2b(fold_text(document).encode(), digest_size=16).digest() for document in documents)
+def _fingerprint(document: str) -> bytes:
+    # 16 bytes per document instead of a second copy of the text
+    return hashlib.blake2b(fold_text(document).encode(), digest_size=16).digest()

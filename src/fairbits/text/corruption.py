@@ -22,8 +22,8 @@ def sentences(document: str) -> list[str]:
     >>> sentences("Everyone has the right to life. Yes! 人人生而自由，在尊严和权利上一律平等。")
     ['Everyone has the right to life.', '人人生而自由，在尊严和权利上一律平等。']
     """
-    found = (part.strip() for part in SENTENCE_END.split(document))
-    return [part for part in found if SHORTEST / (2 if DENSE.search(part) else 1) <= len(part) <= LONGEST]
+    parts = (part.strip() for part in SENTENCE_END.split(document))
+    return [part for part in parts if SHORTEST / (2 if DENSE.search(part) else 1) <= len(part) <= LONGEST]
 
 
 def corrupt(sentence: str, *, seed: int = 0) -> str | None:
@@ -51,14 +51,14 @@ def _exchanged(parts: list[str], joint: str, sentence: str, seed: int) -> str | 
 
 def _characters(sentence: str) -> list[str]:
     """Returns the characters, each with the marks that belong to it."""
-    found: list[str] = []
+    characters: list[str] = []
     for character in sentence:
-        joined = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf") or (found and found[-1][-1] == "\u200d")
-        if joined and found:
-            found[-1] += character
+        is_mark = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
+        if characters and (is_mark or characters[-1][-1] == "\u200d"):
+            characters[-1] += character
         else:
-            found.append(character)
-    return found
+            characters.append(character)
+    return characters
 
 
 def _fold(part: str) -> str:

@@ -46,24 +46,22 @@ class Detector:
     """
 
     def __init__(self, languages: Iterable[str]) -> None:
-        """Takes two or more languages that py3langid knows and distinguishes."""
         self.languages = find_languages(languages)
         if len(self.languages) < 2:
-            raise InputError(f"languages hold {len(self.languages)} language(s); detection needs at least 2")
+            raise InputError(f"languages name {len(self.languages)} language(s); detection needs at least 2")
         self._by_label = _by_label(self.languages)
         # A copy shares the model, which is only read. Restricting the copy changes no other identifier.
         self._identifier = copy.copy(_identifier())
         self._identifier.set_languages(list(self._by_label))
 
     def detect(self, text: str) -> Detection:
-        """Returns the likeliest language of the text and its probability."""
         return self.rank(text)[0]
 
     def rank(self, text: str) -> tuple[Detection, ...]:
         """Returns every language with its probability, the likeliest first; probabilities sum to 1."""
         plain = unicodedata.normalize("NFC", instance("text", text, str)).strip()
         if not any(character.isalpha() for character in plain):
-            raise InputError(f"text is {text[:40]!r}; it must hold at least one letter to have a language")
+            raise InputError(f"text is {text[:40]!r}; it must have at least one letter to have a language")
         ranking = self._identifier.rank(plain)
         return tuple(Detection(self._by_label[label], float(probability)) for label, probability in ranking)
 
@@ -71,17 +69,16 @@ class Detector:
 @cache
 def detectable_languages() -> tuple[Language, ...]:
     """Returns the languages that py3langid knows."""
-    known = set(_identifier().labels)
-    return tuple(language for language in catalog() if _label(language) in known)
+    labels = set(_identifier().labels)
+    return tuple(language for language in catalog() if _label(language) in labels)
 
 
 def undetectable_notes(languages: Iterable[Language]) -> tuple[str, ...]:
     """Returns a note that names the languages which are never detected; none if all can be."""
-    unknown = [language for language in languages if language not in detectable_languages()]
+    unknown = ", ".join(str(language) for language in languages if language not in detectable_languages())
     if not unknown:
         return ()
-    named = ", ".join(map(str, unknown))
-    return (f"never detected, as py3langid does not know them: {named}; name the language of such text",)
+    return (f"never detected, as py3langid does not know them: {unknown}; name the language of such text",)
 
 
 @cache
@@ -106,7 +103,7 @@ def _by_label(languages: Iterable[Language]) -> dict[str, Language]:
         )
     by_label: dict[str, Language] = {}
     for language in languages:
-        other = by_label.setdefault(_label(language), language)
-        if other is not language:
-            raise InputError(f"py3langid does not distinguish {other} from {language}; give one of the two")
+        earlier = by_label.setdefault(_label(language), language)
+        if earlier is not language:
+            raise InputError(f"py3langid does not distinguish {earlier} from {language}; give one of the two")
     return by_label

@@ -14,7 +14,7 @@ Documents = Mapping[str, tuple[str, ...]]
 INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")
 """Unicode categories of characters that print nothing."""
 NAMED = 5
-"""Blank lines that a note lists; of more it gives the number."""
+"""How many blank lines a note lists by number."""
 
 
 def clean(text: str) -> str:
@@ -71,7 +71,7 @@ def split_documents(
 
 @dataclass
 class Collector:
-    """The documents of one language as they are read, blank ones included, kept until they hold `limit` bytes.
+    """The documents of one language as they are read, including blank ones, up to `limit` bytes.
 
     `source` names them in messages; `seen` counts all documents, `size` the bytes of those that are kept.
     """
@@ -88,7 +88,6 @@ class Collector:
         return self.seen > len(self.documents)
 
     def add(self, text: str) -> None:
-        """Counts a document, and keeps it while the limit is not reached."""
         self.seen += 1
         if self.size < self.limit:
             self.documents.append(clean(text))
@@ -96,8 +95,8 @@ class Collector:
 
 
 def without_blanks(collectors: Mapping[str, Collector]) -> Documents:
-    """Returns the documents of each language that hold text."""
-    documents = {code: tuple(filter(None, each.documents)) for code, each in collectors.items()}
+    """Returns the documents of each language that are not blank."""
+    documents = {code: tuple(filter(None, collector.documents)) for code, collector in collectors.items()}
     empty = [collectors[code].source for code, texts in documents.items() if not texts]
     if empty:
         raise InputError(f"no text in {', '.join(empty)}; every language must have at least one document")
@@ -105,21 +104,22 @@ def without_blanks(collectors: Mapping[str, Collector]) -> Documents:
 
 
 def align(collectors: Mapping[str, Collector]) -> tuple[Documents, list[str]]:
-    """Returns the parallel documents that hold text in every language, and notes on those that do not."""
-    if len({each.seen for each in collectors.values()}) > 1:
-        counts = ", ".join(f"{each.source} {each.seen:,}" for each in collectors.values())
+    """Returns the parallel documents that have text in every language, and notes on those that do not."""
+    languages = list(collectors.values())
+    if len({language.seen for language in languages}) > 1:
+        counts = ", ".join(f"{language.source} {language.seen:,}" for language in languages)
         raise InputError(
             f"the parallel texts differ in length (documents: {counts}); line i must say the same in every language"
         )
-    shortest = min(len(each.documents) for each in collectors.values())
-    kept = [i for i in range(shortest) if all(each.documents[i] for each in collectors.values())]
+    shortest = min(len(language.documents) for language in languages)
+    kept = [i for i in range(shortest) if all(language.documents[i] for language in languages)]
     if not kept:
-        sources = ", ".join(each.source for each in collectors.values())
+        sources = ", ".join(language.source for language in languages)
         raise InputError(f"no line of {sources} has text in every language; a parallel set must have at least one")
     notes = []
-    for each in collectors.values():
-        blank = [i + 1 for i in range(shortest) if not each.documents[i]]
+    for language in languages:
+        blank = [i + 1 for i in range(shortest) if not language.documents[i]]
         if blank:
             lines = ", ".join(map(str, blank[:NAMED])) + (", …" if len(blank) > NAMED else "")
-            notes.append(f"{each.source}: blank documents ({len(blank):,}: {lines}) left out in every language")
-    return {code: tuple(each.documents[i] for i in kept) for code, each in collectors.items()}, notes
+            notes.append(f"{language.source}: blank documents ({len(blank):,}: {lines}) left out in every language")
+    return {code: tuple(language.documents[i] for i in kept) for code, language in collectors.items()}, notes

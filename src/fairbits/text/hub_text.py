@@ -10,7 +10,7 @@ from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.text.corpus import Corpus
 from fairbits.text.documents import Collector
-from fairbits.text.language_codes import own_language, wanted_languages
+from fairbits.text.language_codes import requested_languages, user_language
 from fairbits.text.reading import LIMIT, make_corpus
 
 
@@ -33,8 +33,9 @@ def read_dataset(
     configuration of the dataset, called as the language is given here or as a mapping says: {"fra": "20231101.fr"}.
     Rows are streamed; at most `limit` bytes per language are kept, and a note says where text was left out.
     """
-    configurations = dict(languages) if isinstance(languages, Mapping) else {each: each for each in languages}
-    named = dict(zip((each.code for each in wanted_languages(configurations)), configurations.values(), strict=True))
+    configurations = dict(languages) if isinstance(languages, Mapping) else {name: name for name in languages}
+    requested = requested_languages(configurations)
+    named = dict(zip((language.code for language in requested), configurations.values(), strict=True))
     collectors = {code: Collector(f"{name} ({code})", whole("limit", limit, least=1)) for code in named}
     tables = named if lang is None else {None: None}  # one table per language, or one for all
     for only, configuration in tables.items():
@@ -42,12 +43,12 @@ def read_dataset(
         for row in _rows(
             name, configuration, split=split, revision=revision, columns=(text, *([lang] if lang else ()))
         ):
-            code = only or _code(row[lang or ""], f"column {lang} of {name}")
+            code = only or _code(_check_string(row[lang or ""], f"column {lang} of {name}"))
             if code in collectors:
                 collectors[code].add(_check_string(row[text], f"column {text} of {name}"))
-                if not parallel and all(each.full for each in waiting):
+                if not parallel and all(collector.full for collector in waiting):
                     break
-    without = [each.source for each in collectors.values() if not each.seen]
+    without = [collector.source for collector in collectors.values() if not collector.seen]
     if without:
         raise InputError(f"no row in {', '.join(without)}, split {split}; every requested language must have text")
     return make_corpus(name, {"": collectors}, parallel=parallel, evaluation_share=evaluation_share, seed=seed)
@@ -84,16 +85,12 @@ def _rows(
 
 def _check_string(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{where} holds a {type(value).__name__}; it must hold strings")
+        raise InputError(f"{where} has a {type(value).__name__}; it must have strings")
     return value
 
 
 @cache
-def _code_of(name: str) -> str | None:
+def _code(name: str) -> str | None:
     with suppress(InputError):  # rows in languages that are not wanted may have any name
-        return own_language(name).code
+        return user_language(name).code
     return None
-
-
-def _code(value: object, where: str) -> str | None:
-    return _code_of(_check_string(value, where))

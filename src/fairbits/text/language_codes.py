@@ -1,8 +1,7 @@
 """The language that a name or code stands for: in the catalog, in the IANA registry, or in text of the user.
 
-Language tags that the catalog does not hold: BCP-47 and ISO 639, read with the IANA registry of langcodes.
-
-Importing langcodes and reading its registry takes a few tenths of a second. Both wait until a tag needs them.
+Tags that the catalog does not have, BCP-47 and ISO 639, are read with the IANA registry of langcodes. Importing
+langcodes and reading its registry takes a few tenths of a second, so both wait until a tag needs them.
 """
 
 import difflib
@@ -15,19 +14,27 @@ from typing import NamedTuple
 
 from fairbits.core.checks import instance, sequence
 from fairbits.core.errors import InputError
-from fairbits.text.catalog import Language, by_code, codes, fold, meanings_of, names, other_scripts
+from fairbits.text.catalog import Language, by_code, catalog_meanings, codes, fold, names, other_scripts
 
 LONGEST = 64
 """Characters of the longest tag or name that is accepted."""
 LONGEST_VARIETY = LONGEST - len("deu_Latn-")
-OWN_NAME = re.compile(rf"[^\W\d_]([\w-]{{0,{LONGEST - 2}}}\w)?")
+USER_CODE = re.compile(rf"[^\W\d_]([\w-]{{0,{LONGEST - 2}}}\w)?")
 """Letters, digits, hyphens and underscores; a letter first, no hyphen last. Safe in a path, a list and a terminal."""
 PRIVATE_USE = re.compile("q[a-t][a-z]")
 """The codes that ISO 639 leaves to private use."""
 NO_USUAL_SCRIPT = frozenset({"mis", "mul", "und", "zxx"})
 """Codes for text of several languages, of an unknown one or of none."""
 CATALOG_SCRIPTS = {"Kore": "Hang"}
-"""What FLORES-200, and so the catalog, calls a script that CLDR calls otherwise."""
+"""Names of scripts in FLORES-200, and so in the catalog, that differ from CLDR's."""
+SUGGESTIONS = 5
+LONGEST_SHOWN = 60
+MISSPELT = 0.85
+"""An unknown name with at least this similarity to a known one is treated as a misspelling."""
+CODE_SHAPED = re.compile("[A-Za-z]{2,3}([-_][A-Z][a-z]{3})?")
+"""Names that look like a code; those that are not registered, such as the regions jp and cz, are refused."""
+RESERVED = frozenset({"base"})
+"""What overlays call the shared base."""
 
 
 @dataclass(frozen=True)
@@ -69,46 +76,36 @@ def parse_tag(text: str) -> Tag | None:
     """
     if len(text) > LONGEST:
         return None
-    from langcodes import Language
+    from langcodes import Language as LanguageTag
     from langcodes.tag_parser import LanguageTagError
 
     try:
-        given = Language.get(text, normalize=False)
-        if given.extlangs or "-" in (given.language or ""):  # zh-yue and i-klingon: forms that have been replaced
-            given = Language.get(text)
+        tag = LanguageTag.get(text, normalize=False)
+        if tag.extlangs or "-" in (tag.language or ""):  # zh-yue and i-klingon: forms that have been replaced
+            tag = LanguageTag.get(text)
     except LanguageTagError:
         return None
-    subtag = _current_subtag(given.language or "und")
+    subtag = _current_subtag(tag.language or "und")
     private = PRIVATE_USE.fullmatch(subtag) is not None
-    valid = given.update_dict({"language": subtag}).is_valid()
+    valid = tag.update_dict({"language": subtag}).is_valid()
     registered = private or subtag in _registry().languages
-    variety = "-".join(filter(None, (*sorted(given.variants or ()), given.private)))
-    if given.extlangs or not valid or not registered or len(variety) > LONGEST_VARIETY:
+    variety = "-".join(filter(None, (*sorted(tag.variants or ()), tag.private)))
+    if tag.extlangs or not valid or not registered or len(variety) > LONGEST_VARIETY:
         return None
-    region = given.territory or ""
+    region = tag.territory or ""
     usual = _likely_script(subtag)
-    script = given.script or _likely_script(f"{subtag}-{region}") or usual
+    script = tag.script or _likely_script(f"{subtag}-{region}") or usual
     details = [] if script == usual else [f"{_registry().scripts.get(script, script)} script"]
     name = subtag if private else _registry().languages[subtag]
     return Tag(
         subtag,
-        Language.make(language=subtag).to_alpha3(),
+        LanguageTag.make(language=subtag).to_alpha3(),
         script,
         usual=script == usual,
         region=region,
         variety=variety,
         name=" ".join((name, *(f"({detail})" for detail in (*details, variety) if detail))),
     )
-
-
-def own_name(text: str) -> str | None:
-    """Returns a name of the user's own as a code, in lower case; None if it is not safe as one.
-
-    >>> own_name("My-Dialect"), own_name("../passwd")
-    ('my-dialect', None)
-    """
-    lowered = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).lower())
-    return lowered if OWN_NAME.fullmatch(lowered) else None
 
 
 class _Registry(NamedTuple):
@@ -125,7 +122,7 @@ def _registry() -> _Registry:
     from langcodes.registry_parser import parse_registry
 
     entries = list(parse_registry())  # type: ignore[no-untyped-call]
-    names = {
+    descriptions = {
         kind: {entry["Subtag"]: entry["Description"][0] for entry in entries if entry["Type"] == kind}
         for kind in ("language", "script")
     }
@@ -140,7 +137,7 @@ def _registry() -> _Registry:
         for entry in entries
         if entry["Type"] == "language" and "Preferred-Value" in entry
     }
-    return _Registry(names["language"], names["script"], replacements)
+    return _Registry(descriptions["language"], descriptions["script"], replacements)
 
 
 def _current_subtag(subtag: str) -> str:
@@ -162,179 +159,175 @@ def _likely_script(tag: str) -> str:
     return CATALOG_SCRIPTS.get(script, script)
 
 
-SUGGESTIONS = 5
-LONGEST_SHOWN = 60
-MISSPELT = 0.85
-"""An unknown name with at least this similarity to a known one is treated as a misspelling."""
-CODE_SHAPED = re.compile("[A-Za-z]{2,3}([-_][A-Z][a-z]{3})?")
-"""Names that look like a code but are none: jp and cz, for instance, are regions."""
-RESERVED = frozenset({"base"})
-"""What overlays call the shared base."""
-
-
 @dataclass(frozen=True)
 class Resolution:
-    """The language that a name was read as: the name as given, the language, and why."""
+    """The language that a name was read as, and why."""
 
-    given: str
+    name: str
     language: Language
     because: str
 
 
-def find_language(name: str, *, own: Container[str] = ()) -> Language:
+def find_language(name: str, *, user_codes: Container[str] = ()) -> Language:
     """Returns the language that a code, an English name or an autonym stands for.
 
     >>> find_language("he").code, find_language("Hebrew").code, find_language("עברית").code
     ('heb_Hebr', 'heb_Hebr', 'heb_Hebr')
     """
-    return resolve(name, own=own).language
+    return resolve_language(name, user_codes=user_codes).language
 
 
-def find_languages(names: Iterable[str], *, own: Container[str] = ()) -> tuple[Language, ...]:
+def find_languages(names: Iterable[str], *, user_codes: Container[str] = ()) -> tuple[Language, ...]:
     """Returns the languages that the names stand for, in their order; none may come twice."""
-    found: dict[str, Resolution] = {}
+    resolutions: dict[str, Resolution] = {}
     for name in sequence("languages", names):
-        resolution = resolve(name, own=own)
-        earlier = found.setdefault(resolution.language.code, resolution)
+        resolution = resolve_language(name, user_codes=user_codes)
+        earlier = resolutions.setdefault(resolution.language.code, resolution)
         if earlier is not resolution:
             raise InputError(
-                f"languages name {resolution.language} twice, as {earlier.given!r} and as {name!r}; "
+                f"languages name {resolution.language} twice, as {earlier.name!r} and as {name!r}; "
                 "name every language once"
             )
-    return tuple(resolution.language for resolution in found.values())
+    return tuple(resolution.language for resolution in resolutions.values())
 
 
-def resolve(name: str, *, own: Container[str] = ()) -> Resolution:
+def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolution:
     """Returns the language that a name stands for, and why; case, hyphens and underscores do not matter.
 
     The catalog comes first, then BCP-47 tags and ISO 639 codes of the IANA registry, then codes for private use.
-    `own` are the codes of text at hand: a name that the user invented is understood if it is one of them.
+    `user_codes` are the codes of text at hand: a name that the user invented is understood if it is one of them.
 
-    >>> resolve("ara").language.code, resolve("ara").because
+    >>> resolve_language("ara").language.code, resolve_language("ara").because
     ('arb_Arab', 'macrolanguage Arabic: its standard form')
-    >>> resolve("frr").language.code, resolve("frr").language.name
-    ('frr_Latn', 'Northern Frisian')
     """
-    found = _known(name)
-    if found is not None:
-        return found
-    code = own_name(name)
-    if code is not None and code in own:
-        return Resolution(name, _named_by_user(code), "a name of your own")
-    hint = (
-        suggestion(name) or "`fairbits languages` lists the catalog; a name of your own needs text of yours that has it"
-    )
-    raise InputError(f"{_unknown(name)}; {hint}")
+    resolution = _known_language(name)
+    if resolution is not None:
+        return resolution
+    code = user_code(name)
+    if code is not None and code in user_codes:
+        return Resolution(name, _user_defined(code), "a name from your text")
+    hint = "`fairbits languages` lists the catalog; your own names work only with text that has them"
+    raise InputError(f"{_unknown(name)}; {suggest_languages(name) or hint}")
 
 
-def own_language(name: str) -> Language:
-    """Returns the language of text that the user has: one that `find_language` knows, or a name of the user's own.
+def user_language(name: str) -> Language:
+    """Returns the language of the user's text: one that `find_language` knows, or one that the user defines.
 
     A name that is not a language tag is accepted if it is safe as a code and is not close to a known one, which it
     may be a misspelling of. A name that begins with x- is never treated as a misspelling.
 
-    >>> own_language("fr").code, own_language("my-dialect").code
+    >>> user_language("fr").code, user_language("my-dialect").code
     ('fra_Latn', 'my-dialect')
     """
-    found = _known(name)
-    if found is not None:
-        return found.language
-    code = own_name(name)
+    resolution = _known_language(name)
+    if resolution is not None:
+        return resolution.language
+    code = user_code(name)
     if code is None or code in RESERVED:
         raise InputError(
-            f"{_unknown(name)}; a name of your own must have at most {LONGEST} letters, digits, - and _, begin with a "
-            f"letter and not be {' or '.join(sorted(RESERVED))}"
+            f"{_unknown(name)}; your own name for a language must have at most {LONGEST} letters, digits, - and _, "
+            f"begin with a letter and not be {' or '.join(sorted(RESERVED))}"
         )
-    near = suggestion(code, cutoff=MISSPELT, shortest=4)  # "mine" is not a misspelt "min"
+    near = suggest_languages(code, cutoff=MISSPELT, shortest=4)  # "mine" is not a misspelt "min"
     if near or CODE_SHAPED.fullmatch(name.strip()):
-        said = near or "no such code is registered."
-        raise InputError(f"{_unknown(name)}; {said} If it is a name of your own, call it x-{code}")
-    return _named_by_user(code)
+        raise InputError(
+            f"{_unknown(name)}; {near or 'no such code is registered.'} If it is your own name, call it x-{code}"
+        )
+    return _user_defined(code)
 
 
-def code_of_name(name: str, where: str) -> str:
+def code_from_name(name: str, where: str) -> str:
     """Returns the code of the language that a file or a line names; `where` says which, in an error."""
     try:
-        return own_language(name).code
+        return user_language(name).code
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def wanted_languages(names: Iterable[str]) -> tuple[Language, ...]:
-    """Returns the languages that names stand for in text yet to be read, which may have names of its own."""
-    given = sequence("languages", names)
-    return find_languages(given, own=own_names(given))
+def user_code(text: str) -> str | None:
+    """Returns the code of a language that the user names, in lower case; None if it is not safe as one.
+
+    >>> user_code("My-Dialect"), user_code("../passwd")
+    ('my-dialect', None)
+    """
+    lowered = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).lower())
+    return lowered if USER_CODE.fullmatch(lowered) else None
 
 
-def own_names(names: Iterable[str]) -> frozenset[str]:
-    """Returns the codes that names would have if all were invented by the user; none for a name that is not safe."""
-    return frozenset(filter(None, (own_name(instance("language", name, str)) for name in names)))
+def user_codes(names: Iterable[str]) -> frozenset[str]:
+    """Returns the codes that names would have if the user had invented all of them; none for an unsafe name."""
+    return frozenset(filter(None, (user_code(instance("language", name, str)) for name in names)))
+
+
+def requested_languages(names: Iterable[str]) -> tuple[Language, ...]:
+    """Returns the languages that names stand for in text that is still to be read, which may define some."""
+    requested = sequence("languages", names)
+    return find_languages(requested, user_codes=user_codes(requested))
 
 
 @cache
-def language_of(code: str) -> Language:
-    """Returns the language of a code that results hold; one that means nothing here has the code as its name.
+def language_from_code(code: str) -> Language:
+    """Returns the language of a code in saved results; the name of an unknown code is the code.
 
-    >>> language_of("heb_Hebr").name, language_of("my-dialect").name
+    >>> language_from_code("heb_Hebr").name, language_from_code("my-dialect").name
     ('Hebrew', 'my-dialect')
     """
     try:
-        found = _known(code)
+        resolution = _known_language(code)
     except InputError:  # a name that several languages have: not a code
-        found = None
-    return _named_by_user(code) if found is None else found.language
+        resolution = None
+    return _user_defined(code) if resolution is None else resolution.language
 
 
 def unlisted_notes(languages: Iterable[Language]) -> tuple[str, ...]:
-    """Returns up to two notes that name the languages which the catalog does not hold.
+    """Returns up to two notes on the languages that are not in the catalog.
 
     >>> unlisted_notes([find_language("frr"), find_language("de"), find_language("qaa")])
     ('not in the catalog, named as in the IANA registry: Northern Frisian (frr_Latn)', 'private codes, kept as given:
     qaa')
     """
     unlisted = [language for language in languages if not language.listed]
-    parts = {
-        "not in the catalog, named as in the IANA registry": [each for each in unlisted if each.name != each.code],
-        "private codes, kept as given": [each for each in unlisted if each.name == each.code],
-    }
-    return tuple(f"{said}: {', '.join(map(str, group))}" for said, group in parts.items() if group)
+    registered = ", ".join(str(language) for language in unlisted if language.name != language.code)
+    private = ", ".join(str(language) for language in unlisted if language.name == language.code)
+    notes = {"not in the catalog, named as in the IANA registry": registered, "private codes, kept as given": private}
+    return tuple(f"{note}: {listed}" for note, listed in notes.items() if listed)
 
 
-def suggestion(name: str, *, cutoff: float = 0.6, shortest: int = 1) -> str:
+def suggest_languages(name: str, *, cutoff: float = 0.6, shortest: int = 1) -> str:
     """Returns a question that names the known languages closest to a name, or "" where none is close."""
-    index = {key: meant for key, meant in (codes() | names()).items() if len(key) >= shortest}
+    index = {key: meanings for key, meanings in (codes() | names()).items() if len(key) >= shortest}
     close = difflib.get_close_matches(fold(name)[:LONGEST_SHOWN], index, n=4 * SUGGESTIONS, cutoff=cutoff)
-    meant = list(dict.fromkeys(code for key in close for code in index[key]))[:SUGGESTIONS]
-    return f"did you mean {_listed(meant)}?" if meant else ""
+    suggested = list(dict.fromkeys(code for key in close for code in index[key]))[:SUGGESTIONS]
+    return f"did you mean {_listed(suggested)}?" if suggested else ""
 
 
-def _known(name: str) -> Resolution | None:
+def _known_language(name: str) -> Resolution | None:
     """Returns the language that the catalog, the registry or private use give a name; raises if several have it."""
-    meant = meanings_of(instance("language", name, str))
-    if len(meant) == 1:
-        ((code, because),) = meant.items()
+    meanings = catalog_meanings(instance("language", name, str))
+    if len(meanings) == 1:
+        ((code, because),) = meanings.items()
         return Resolution(name, by_code()[code], because)
-    if meant:
-        raise InputError(f"language {_shown(name)} may be {_listed(meant)}; give the code of the one that is meant")
+    if meanings:
+        raise InputError(f"language {_shown(name)} is ambiguous: {_listed(meanings)}; give the code of one of them")
     return _unlisted(name)
 
 
 def _unlisted(name: str) -> Resolution | None:
-    """Returns the language of a tag that the catalog does not hold as it is; None if it is not a valid tag."""
+    """Returns the language of a tag that is not in the catalog; None if it is not a valid tag."""
     folded = fold(name)
-    code = own_name(name)
+    code = user_code(name)
     if code is not None and code.startswith("x-") and len(code) > 2:
-        return Resolution(name, replace(_named_by_user(code), bcp47=code), "private-use tag")
+        return Resolution(name, replace(_user_defined(code), bcp47=code), "private-use tag")
     tag = parse_tag(folded)
     if tag is None or (tag.usual and folded in other_scripts()):
         return None
     relatives = codes().get(tag.subtag, {})
     same_script = codes().get(fold(f"{tag.subtag}-{tag.script}")) or (relatives if tag.usual else {})
-    because = "BCP-47 code" + (f", region {tag.region} left aside" if tag.region else "")
+    because = "BCP-47 code" + (f", region {tag.region} ignored" if tag.region else "")
     if same_script:
         language = by_code()[next(iter(same_script))]
         if tag.variety:
-            code, bcp47 = (f"{each}-{tag.variety}" for each in (language.code, language.bcp47))
+            code, bcp47 = f"{language.code}-{tag.variety}", f"{language.bcp47}-{tag.variety}"
             language = replace(language, code=code, bcp47=bcp47, name=f"{language.name} ({tag.variety})", autonym="")
         return Resolution(name, language, because)
     language = Language(
@@ -349,7 +342,7 @@ def _unlisted(name: str) -> Resolution | None:
     return Resolution(name, language, because)
 
 
-def _named_by_user(code: str) -> Language:
+def _user_defined(code: str) -> Language:
     return Language(code, "", "", name=code, autonym="", script="", family="")
 
 

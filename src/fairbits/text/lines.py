@@ -1,26 +1,41 @@
-"""Lines of files in UTF-8, and objects of JSONL; a line that cannot be used is named by file and number."""
+"""Files of text: their languages, lines of UTF-8, and objects of JSONL; errors give file and line number."""
 
 import codecs
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import LINE_BYTES
+from fairbits.text.language_codes import code_from_name
 
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16LE", codecs.BOM_UTF16_BE: "UTF-16BE"}
 EXAMPLE = '{"text": "…"}'
 
 
-def entries_of(path: Path) -> list[Path]:
-    """Returns what a directory holds, in order, without hidden files."""
+def visible_entries(path: Path) -> list[Path]:
+    """Returns the entries of a directory in order, without hidden files."""
     try:
         return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); give a readable file or directory") from None
+
+
+def paths_by_language(names: Mapping[Path, str], kind: str) -> dict[str, Path]:
+    """Returns paths by the code of the language that each is named after; `kind` is file or directory."""
+    by_code: dict[str, Path] = {}
+    for path, name in names.items():
+        code = code_from_name(name, str(path))
+        if code in by_code:
+            raise InputError(
+                f"{by_code[code]} and {path} are both {code}; each language must have one {kind}: name varieties of a "
+                "language like en-x-one and en-x-two"
+            )
+        by_code[code] = path
+    return by_code
 
 
 def text_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -50,8 +65,7 @@ def json_objects(path: Path, example: str = EXAMPLE) -> Iterator[tuple[str, dict
 
 
 def _check_regular(path: Path) -> None:
-    """Raises unless a path is a file that can be read."""
-    # A pipe would block for ever, and a loop of links fails only when it is followed.
+    # A pipe would block forever, and a loop of links fails only when it is followed.
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -64,7 +78,7 @@ def _check_regular(path: Path) -> None:
 
 def _decode(raw: bytes, path: Path, *, where: str, offset: int) -> str:
     if b"\0" in raw and not raw.startswith(tuple(OTHER_ENCODINGS)):
-        raise InputError(f"{where} holds a NUL at byte {offset + raw.index(0):,}; {path.name} must be text, not binary")
+        raise InputError(f"{where} has a NUL at byte {offset + raw.index(0):,}; {path.name} must be text, not binary")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -1,31 +1,213 @@
-"""The calibration mix: samples of one language each, in given shares of a token budget, for any quantization tool."""
+"""Calibration mixes: samples of one language each, in given shares of a token budget, for any quantization tool.
 
+A mix is saved as two files: the samples as JSONL, and a manifest that describes them.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
+from functools import cached_property
 from itertools import count as whole_numbers
 from itertools import groupby, islice
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from fairbits.core.checks import instance, one_of, positive, whole
 from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable, write_files
 from fairbits.core.progress import Progress
+from fairbits.core.records import (
+    Code,
+    Count,
+    Digest,
+    Kind,
+    Matching,
+    Name,
+    Number,
+    Positive,
+    Weight,
+    check_record,
+    check_same_keys,
+    check_sum,
+    check_within,
+    parse_object,
+    to_json,
+)
 from fairbits.text.corpus import Corpus
 from fairbits.text.documents import seeded_hash
 from fairbits.text.language_codes import find_language
-from fairbits.text.mix_file import Mix, Sample
 from fairbits.text.samples import TokenCounter, TokenEnds, cut_samples, token_counter, token_ends, tokenizer_fingerprint
 
 MOST_SAMPLES = 64
 """The most samples per language, on average, of a mix without a budget."""
 MOST_TOKENS = 10**12
 NAMED = 10
-"""Languages that an error lists; of more it gives the number."""
+"""How many languages an error lists by name."""
 WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
 LanguageShares = Mapping[str, Fraction]
 """The share of each language in the tokens of a mix, by its code; they sum to 1."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text of one language and its number of tokens, including those that the tokenizer adds."""
+
+    text: Name
+    lang: Code
+    tokens: Positive
+
+
+@dataclass(frozen=True)
+class LanguagePart:
+    """What one language has in a mix; where bytes per token are low, a budget of tokens buys little text."""
+
+    samples: Positive
+    tokens: Positive
+    bytes: Positive
+    bytes_per_token: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the samples of a mix come from.
+
+    `model`      the model that the tokenizer belongs to, as it was named
+    `hashes`     of the calibration documents of each language
+    `tokenizer`  the fingerprint of the tokenizer
+    `budget`     the requested tokens; None: as many as the text allowed
+    `shares`     the requested share of each language
+    `rounds`     how often a text was used, where that is more than once
+    `notes`      such as that the model is itself quantized
+    """
+
+    model: str | None
+    corpus: str
+    hashes: Mapping[Code, Digest]
+    tokenizer: Digest
+    sequence: Positive
+    budget: Positive | None
+    weights: Annotated[str, Matching("equal|proportional|given", "equal, proportional or given")]
+    shares: Mapping[Code, Weight]
+    seed: Count
+    rounds: Mapping[Code, Annotated[Positive, Ge(2)]]
+    notes: tuple[str, ...]
+
+
+ORIGIN = tuple(field.name for field in fields(Origin))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixManifest(Origin):
+    """The content of the manifest: the origin of the samples, their SHA-256, and how many there are."""
+
+    sha256: Digest
+    languages: Mapping[Code, LanguagePart]
+    short_samples: Count
+
+    def __post_init__(self) -> None:
+        check_same_keys("shares", self.shares, "languages", self.languages)
+        check_same_keys("shares", self.shares, "hashes", self.hashes)
+        check_within("rounds", self.rounds, "shares", self.shares)
+        check_sum("shares", self.shares)
+
+
+MIX = Kind("fairbits.mix/1", "the manifest of a mix", "fairbits mix", MixManifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(Origin):
+    """Samples for calibration, and where they come from."""
+
+    samples: tuple[Sample, ...]
+
+    @cached_property
+    def languages(self) -> Mapping[str, LanguagePart]:
+        parts = {}
+        for code in self.shares:
+            texts = [sample for sample in self.samples if sample.lang == code]
+            tokens, size = sum(sample.tokens for sample in texts), sum(len(sample.text.encode()) for sample in texts)
+            parts[code] = LanguagePart(len(texts), tokens, size, round(size / tokens, 4) if tokens else 0)
+        return parts
+
+    @cached_property
+    def jsonl(self) -> bytes:
+        """One JSON object per line with `text`, `lang` and `tokens`; in ASCII, so that no locale can misread it."""
+        return b"".join(json.dumps(asdict(sample)).encode() + b"\n" for sample in self.samples)
+
+    @property
+    def short_samples(self) -> int:
+        return sum(sample.tokens < self.sequence for sample in self.samples)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The description of the mix, for JSON: the same input gives the same manifest."""
+        content = {
+            "sha256": hashlib.sha256(self.jsonl).hexdigest(),
+            "languages": {code: asdict(part) for code, part in self.languages.items()},
+            "short_samples": self.short_samples,
+        }
+        return MIX.stamp(content | {name: getattr(self, name) for name in ORIGIN})
+
+    def save(self, path: str | Path) -> None:
+        """Writes the samples to `path` and the manifest next to it; older files are replaced by both or by none."""
+        path = check_mix_path(path)
+        write_files({path: self.jsonl, manifest_path(path): to_json(self.manifest)})
+
+    @staticmethod
+    def load(path: str | Path) -> "Mix":
+        """Returns the mix saved at `path`, if its samples match its manifest."""
+        path = Path(path).resolve()
+        data, manifest = _read(path), MIX.read(manifest_path(path))
+        if hashlib.sha256(data).hexdigest() != manifest.sha256:
+            raise InputError(
+                f"{path} does not match {manifest_path(path).name}; a mix must be as it was saved: build it again"
+            )
+        rows = [parse_object(line, f"{path}:{i}") for i, line in enumerate(data.splitlines(), start=1)]
+        samples = check_record(tuple[Sample, ...], rows, source=str(path))
+        mix = Mix(samples=samples, **{name: getattr(manifest, name) for name in ORIGIN})
+        try:
+            check_within("a sample", (sample.lang for sample in samples), "shares", mix.shares)
+            _check_counts(mix, manifest)
+        except InputError as problem:
+            raise InputError(f"{path} and its manifest differ: {problem}; build the mix again") from None
+        return mix
+
+
+def manifest_path(path: Path) -> Path:
+    """Returns the path of the manifest of a mix: calib.jsonl.manifest.json next to calib.jsonl."""
+    return path.with_name(path.name + ".manifest.json")
+
+
+def check_mix_path(path: str | Path) -> Path:
+    """Returns the path that a mix saved at `path` will have, with links followed, if it can be written there."""
+    target = check_writable(path, example="calib.jsonl")
+    check_writable(manifest_path(target), example="calib.jsonl")
+    return target
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); a mix is two files, as `fairbits mix` writes them"
+        ) from None
+
+
+def _check_counts(mix: Mix, manifest: MixManifest) -> None:
+    for code, part in mix.languages.items():
+        for name, number in asdict(part).items():
+            stated = getattr(manifest.languages[code], name)
+            if number != stated:
+                raise InputError(f"languages.{code}.{name} is {stated:,}; the samples have {number:,}")
+    if mix.short_samples != manifest.short_samples:
+        raise InputError(f"short_samples is {manifest.short_samples:,}; the samples have {mix.short_samples:,}")
 
 
 def build_mix(
@@ -48,8 +230,8 @@ def build_mix(
     language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
     and languages of equal weight get equally many samples. Without a budget the mix is as large as the scarcest
     language allows, up to 64 samples per language. The seed decides the order of documents, which is the same in every
-    language of a parallel corpus. Each document is used once, unless `repeat` allows to start over. `model`, the owner
-    of the tokenizer, and `notes` on it are recorded in the mix.
+    language of a parallel corpus. Each document is used once unless `repeat` is set. `model`, which the tokenizer
+    belongs to, and `notes` on it are recorded in the mix.
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
@@ -64,7 +246,7 @@ def build_mix(
     pi = _shares(weights, sampler)
     if tokens is None:
         if repeat:
-            raise InputError("repeat is given without tokens; a mix that repeats text must have a budget: give tokens")
+            raise InputError("repeat is set without tokens; a mix that repeats text needs a budget: give tokens")
         samples, note = _as_large_as_possible(pi, sampler)
     else:
         samples, note = _spend_budget(pi, sampler, tokens=tokens, repeat=repeat)
@@ -113,10 +295,13 @@ def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[
     >>> weights_by_code({"fr": 1.0, "English": 2.0}, ["eng_Latn", "fra_Latn"])
     {'eng_Latn': 2.0, 'fra_Latn': 1.0}
     """
-    given = {find_language(name, own=codes).code: positive(f"the weight of {name}", weights[name]) for name in weights}
-    if len(given) < len(weights) or set(given) != set(codes):
+    by_code = {
+        find_language(name, user_codes=codes).code: positive(f"the weight of {name}", weight)
+        for name, weight in weights.items()
+    }
+    if len(by_code) < len(weights) or set(by_code) != set(codes):
         raise InputError(f"weights name {', '.join(weights)}; they must name each of {', '.join(codes)} once")
-    return {code: given[code] for code in codes}
+    return {code: by_code[code] for code in codes}
 
 
 def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
@@ -130,9 +315,8 @@ def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
     >>> allocate({"eng": Fraction(1, 2), "fra": Fraction(1, 2)}, 5)
     {'eng': 2, 'fra': 2}
     """
-    exact = {code: share * samples for code, share in shares.items()}
-    counts = {code: int(number) for code, number in exact.items()}
-    remainder = {code: exact[code] - counts[code] for code in counts}
+    counts = {code: int(share * samples) for code, share in shares.items()}
+    remainder = {code: share * samples - counts[code] for code, share in shares.items()}
     for _, group in groupby(sorted(remainder, key=lambda code: -remainder[code]), key=lambda code: remainder[code]):
         codes = list(group)
         if sum(counts.values()) + len(codes) > samples:
@@ -174,21 +358,20 @@ class _Sampler:
     def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
         """Returns up to `number` samples; fewer if there is not enough text."""
         codes = list(self.corpus.calibration)
-        made: list[Sample] = []
+        samples: list[Sample] = []
         cut = cut_samples(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)
         for text, tokens in islice(cut, number):
-            made.append(Sample(text, code, tokens))
+            samples.append(Sample(text, code, tokens))
             if self.progress:
-                self.progress("cutting samples", codes.index(code) + len(made) / number, len(codes))
-        return made
+                self.progress("cutting samples", codes.index(code) + len(samples) / number, len(codes))
+        return samples
 
     def tokens(self, code: str) -> int:
-        """Returns the tokens of the calibration text of a language."""
         return sum(self.count(document) - self.added for document in self.corpus.calibration[code])
 
     def _documents(self, code: str, *, repeat: bool) -> Iterator[str]:
         documents = self.corpus.calibration[code]
-        # text without tokens would be repeated for ever
+        # text without tokens would be repeated forever
         repeat = repeat and any(self.count(document) > self.added for document in documents)
         for number in whole_numbers(1) if repeat else (1,):
             self.rounds[code] = number
@@ -227,8 +410,7 @@ def _spend_budget(
             f"text for its share of {tokens:,} tokens; lower the budget, shorten the sequence ({sampler.sequence}), "
             "add text or allow it to repeat"
         )
-    repeated = [f"{code}: text used {rounds} times" for code, rounds in sampler.rounds.items() if rounds > 1]
-    return samples, tuple(repeated)
+    return samples, tuple(f"{code}: text used {rounds} times" for code, rounds in sampler.rounds.items() if rounds > 1)
 
 
 def _as_large_as_possible(pi: LanguageShares, sampler: _Sampler) -> tuple[dict[str, list[Sample]], tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`.
 
-Files are read line by line. A line that cannot be used is named by file and number. Speech is in `speech`.
+Files are read line by line. Speech is read by `speech`.
 """
 
 import os
@@ -15,8 +15,14 @@ from fairbits.models.embedded import embedded_languages
 from fairbits.text.corpus import SPLITS, Corpus
 from fairbits.text.documents import Collector, Documents, align, encodable, split_documents, without_blanks
 from fairbits.text.included_texts import help_languages, help_text, udhr, udhr_languages
-from fairbits.text.language_codes import code_of_name, language_of, suggestion, unlisted_notes, wanted_languages
-from fairbits.text.lines import entries_of, json_objects, text_lines
+from fairbits.text.language_codes import (
+    code_from_name,
+    language_from_code,
+    requested_languages,
+    suggest_languages,
+    unlisted_notes,
+)
+from fairbits.text.lines import json_objects, paths_by_language, text_lines, visible_entries
 from fairbits.text.speech import read_speech, speech_folders
 
 LIMIT = 64_000_000
@@ -25,8 +31,8 @@ SUFFIXES = (".txt", ".jsonl")
 DECLARATION, HELP = "declaration", "help"
 EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
 """The texts that come with fairbits, and their languages."""
-FOUND = 20
-"""Files that an error lists."""
+LISTED = 20
+"""How many files an error lists."""
 
 Collectors = dict[str, dict[str, Collector]]
 """By split ("" where the text is not split yet) and language code."""
@@ -50,7 +56,7 @@ def read_corpus(
     holds LANG/metadata.jsonl and the clips that it names (see `speech`).
     """
     source, path = os.fspath(path), Path(path)
-    codes = None if languages is None else [language.code for language in wanted_languages(languages)]
+    codes = None if languages is None else [language.code for language in requested_languages(languages)]
     whole("limit", limit, least=1)
     if path.is_dir() and (folders := speech_folders(path)):
         _check_speech(path, parallel=parallel)
@@ -76,9 +82,9 @@ def _read(
 
 
 def _check_speech(path: Path, *, parallel: bool) -> None:
-    text = next((entry.name for entry in entries_of(path) if entry.suffix in SUFFIXES), None)
+    text = next((entry.name for entry in visible_entries(path) if entry.suffix in SUFFIXES), None)
     if text is not None:
-        raise InputError(f"{path} holds text ({text}) next to directories of speech; it must hold one of both: move it")
+        raise InputError(f"{path} holds text ({text}) next to directories of speech; move it: a corpus is one of both")
     if parallel:
         raise InputError(f"{path} holds speech, whose clips are not aligned between languages; leave parallel out")
 
@@ -87,12 +93,15 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
     """Raises unless all languages that are wanted, and at least one, are there."""
     missing = [code for code in codes or () if code not in there]
     if missing or not there:
-        meant = next(filter(None, (suggestion(code) for code in missing if not language_of(code).listed)), "")
+        names = [entry.name for entry in visible_entries(path)] if path.is_dir() else ["no such line"]
+        content = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "") or "nothing"
+        unlisted = [code for code in missing if not language_from_code(code).listed]
+        hint = next(filter(None, map(suggest_languages, unlisted)), "")
         raise InputError(
-            f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {_found(path)}); it must be a "
+            f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {content}); it must be a "
             "directory with LANG.txt or LANG.jsonl, such as fra.txt, or these in calibration/ and evaluation/, or a "
             f'JSONL file with lines like {{"lang": "fra", "text": "…"}}; speech is in LANG/metadata.jsonl'
-            f"{meant and f'; {meant}'}"
+            f"{hint and f'; {hint}'}"
         )
 
 
@@ -111,14 +120,14 @@ def open_corpus(
         return read_corpus(name, languages=languages)
     if text is not None and os.path.lexists(name):
         raise InputError(
-            f"{name} is a text that comes with fairbits, and there is a file or directory of that name here; write "
+            f"{name} is a text that comes with fairbits, and a file or directory of that name is here; write "
             f"./{name} for the latter, or rename it"
         )
     embedded, available = EMBEDDED[name]
-    own = None if model is None else embedded_languages(model)
-    if languages is None and own is not None:
+    trained = None if model is None else embedded_languages(model)
+    if languages is None and trained is not None:
         there = {language.code for language in available()}
-        languages = [code for code in own if code in there]
+        languages = [code for code in trained if code in there]
     if languages is None and name == DECLARATION:
         raise InputError("languages must be named for the embedded declaration, which has hundreds")
     return embedded(languages)
@@ -129,15 +138,15 @@ def make_corpus(
 ) -> Corpus:
     """Returns collected documents as a corpus: aligned if parallel, without blanks, split, deduplicated."""
     languages = dict.fromkeys(code for by_language in collected.values() for code in by_language)
-    all_notes = [*notes, *unlisted_notes(map(language_of, languages))]
+    all_notes = [*notes, *unlisted_notes(map(language_from_code, languages))]
     documents: dict[str, Documents] = {}
     for split, by_language in collected.items():
         if not by_language:
             continue
         all_notes += [
-            f"{each.source}: only the first {len(each.documents):,} documents are kept (limit {each.limit:,} bytes)"
-            for each in by_language.values()
-            if each.full
+            f"{text.source}: only the first {len(text.documents):,} documents are kept (limit {text.limit:,} bytes)"
+            for text in by_language.values()
+            if text.full
         ]
         if parallel:
             documents[split], blanks = align(by_language)
@@ -157,32 +166,25 @@ def make_corpus(
 def _read_directory(
     path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
 ) -> tuple[Collectors, tuple[str, ...]]:
-    entries = entries_of(path)
-    given = [split for split in SPLITS if (path / split).is_dir()]
+    entries = visible_entries(path)
+    splits = [split for split in SPLITS if (path / split).is_dir()]
     loose = [entry.name for entry in entries if entry.suffix in SUFFIXES]
-    if given and loose:
+    if splits and loose:
         raise InputError(
-            f"{path} holds {loose[0]} next to {given[0]}/; all text must be in calibration/ and evaluation/, or none"
+            f"{path} holds {loose[0]} next to {splits[0]}/; all text must be in calibration/ and evaluation/, or none"
         )
-    other = [entry.name for entry in entries if entry.name not in (*loose, *given)]
-    for split in given:
-        other += [f"{split}/{entry.name}" for entry in entries_of(path / split) if entry.suffix not in SUFFIXES]
-    notes = [f"{path.name}: not read: {', '.join(other[:5])}{', …' if len(other) > 5 else ''}"] if other else []
-    collectors = {split: _read_files(path / split, wanted, limit=limit, count_all=count_all) for split in given or [""]}
-    return collectors, tuple(notes)
+    ignored = [entry.name for entry in entries if entry.name not in (*loose, *splits)]
+    for split in splits:
+        ignored += [f"{split}/{entry.name}" for entry in visible_entries(path / split) if entry.suffix not in SUFFIXES]
+    notes = [f"{path.name}: not read: {', '.join(ignored[:5])}{', …' if len(ignored) > 5 else ''}"] if ignored else []
+    return {
+        split: _read_files(path / split, wanted, limit=limit, count_all=count_all) for split in splits or [""]
+    }, tuple(notes)
 
 
 def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool) -> dict[str, Collector]:
-    files: dict[str, Path] = {}
-    for entry in entries_of(path):
-        if entry.suffix in SUFFIXES:
-            code = code_of_name(entry.stem, str(entry))
-            if code in files:
-                raise InputError(
-                    f"{files[code]} and {entry} are both {code}; each language must have one file: name varieties of a "
-                    "language like en-x-one and en-x-two"
-                )
-            files[code] = entry
+    texts = {entry: entry.stem for entry in visible_entries(path) if entry.suffix in SUFFIXES}
+    files = paths_by_language(texts, "file")
     collectors = {code: Collector(str(file), limit) for code, file in files.items() if wanted is None or code in wanted}
     for code, collector in collectors.items():
         for text in _texts(files[code]):
@@ -206,24 +208,18 @@ def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collec
     for where, row in _json_lines(path):
         name, split = row.get("lang"), row.get("split", "")
         if not isinstance(name, str):
-            raise InputError(f'{where} names no language; each line must be like {{"lang": "fra", "text": "…"}}')
+            raise InputError(f'{where} has no language; each line must be like {{"lang": "fra", "text": "…"}}')
         if "split" in row and split not in SPLITS:
             raise InputError(f"{where} has split {split!r}; it must be calibration or evaluation")
         if collectors and ("" in collectors) != (split == ""):
-            raise InputError(f"{where} differs from lines before it in naming a split; all lines must name one or none")
+            raise InputError(f"only some lines up to {where} have a split; all lines must have one, or none")
         if name not in codes:
-            codes[name] = code_of_name(name, where)
+            codes[name] = code_from_name(name, where)
         by_language = collectors.setdefault(split, {})
         code = codes[name]
         if wanted is None or code in wanted:
             by_language.setdefault(code, Collector(f"{path} ({code})", limit)).add(row["text"])
     return collectors
-
-
-def _found(path: Path) -> str:
-    """Returns what a directory holds, for an error."""
-    names = [entry.name for entry in entries_of(path)] if path.is_dir() else ["no such line"]
-    return ", ".join(names[:FOUND]) + (", …" if len(names) > FOUND else "") or "nothing"
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -234,5 +230,5 @@ def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             kind = f"text of type {type(text).__name__}" if "text" in row else f"the keys {', '.join(row) or '(none)'}"
             raise InputError(f"{where} has {kind}; it must have `text`, a string")
         if "\0" in text or not encodable(text):
-            raise InputError(f"{where} holds a NUL or half of a surrogate pair; its text must be valid Unicode text")
+            raise InputError(f"{where} contains a NUL or an unpaired surrogate; its text must be valid Unicode text")
         yield where, row

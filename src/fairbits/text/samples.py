@@ -13,7 +13,7 @@ TokenCounter = Callable[[str], int]
 """Counts the tokens of a text, including those that the tokenizer adds at the ends."""
 
 TokenEnds = Callable[[str], Sequence[int]]
-"""Returns the character after which each token of a text ends, without the tokens that the tokenizer adds."""
+"""Returns where each token of a text ends, in characters, without the tokens that the tokenizer adds."""
 
 STARTS = 16
 """Starting points that are tried for a sample of the wanted length, each one word later."""
@@ -66,15 +66,15 @@ def cut_samples(
     """
     added = count("")
     cutter = _Cutter(length, added, count, ends)
-    text, start, held, reach = "", 0, 0, 4 * length
+    text, start, pending, reach = "", 0, 0, 4 * length
     for document in documents:
         text, start = (f"{text[start:]}\n{document}" if start < len(text) else document), 0
-        held += count(document) - added
+        pending += count(document) - added
         # The counts of single documents add up to only about the count of the whole, hence the margin.
-        while held >= 0.9 * (length - added) and (piece := cutter.next_piece(text, start, reach)):
+        while pending >= 0.9 * (length - added) and (piece := cutter.next_piece(text, start, reach)):
             yield text[piece.start : piece.end], piece.tokens
             start = next_start(text, piece.end)
-            held -= piece.tokens - added
+            pending -= piece.tokens - added
             reach = 5 * (piece.end - piece.start) // 4 + 16  # the next one will be about as long
 
 
@@ -162,17 +162,14 @@ class _Cutter:
             bisect = not bisect
             tokens = self.count(text[start : _clean_end(text, start, middle)])
             if tokens == length:
-                return self._with_whole_word(text, start, _clean_end(text, start, middle))
+                end = _clean_end(text, start, middle)
+                finished = _word_end(text, end)  # the rest of the last word, if that adds no token
+                return _Piece(start, finished if self.count(text[start:finished]) == length else end, length)
             if tokens < length:
                 low, low_tokens = middle, tokens
             else:
                 high, high_tokens = middle, tokens
         return _Piece(start, _clean_end(text, start, low), low_tokens)
-
-    def _with_whole_word(self, text: str, start: int, end: int) -> _Piece:
-        """Returns the piece with the rest of its last word, if that adds no token."""
-        finished = _word_end(text, end)
-        return _Piece(start, finished if self.count(text[start:finished]) == self.length else end, self.length)
 
 
 def _word_end(text: str, position: int) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Samples = NDArray[np.float32]
 
 RATES = range(4_000, 384_001)
-"""Samples per second that a file may have: of telephones, 8,000; of studios, up to 192,000."""
+"""Samples per second that a file may have: telephones have 8,000, studios up to 192,000."""
 SUFFIX = ".wav"
 
 
@@ -39,34 +39,33 @@ class Clip:
     def find(cls, path: Path, where: str) -> "Clip":
         """Returns the clip at a path, which `where` names; its samples are not read yet."""
         if path.suffix.lower() != SUFFIX:
-            raise InputError(f"{where} names {path.name}, which is no WAV file; {_convert(path)}")
+            raise InputError(f"{where} names {path.name}, which is not a WAV file; {_convert(path)}")
         try:
-            found = path.stat()
+            info = path.stat()
         except OSError as error:
             raise InputError(f"{where} names {path}, which cannot be read ({error.strerror}); add the file") from None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{where} names {path}, which is not a regular file; sound must come from files")
-        if found.st_size > CLIP_BYTES:
+        if info.st_size > CLIP_BYTES:
             raise InputError(
-                f"{path} has {found.st_size:,} bytes, and a clip may have {CLIP_BYTES:,}; cut it into shorter ones"
+                f"{path} has {info.st_size:,} bytes; a clip may have {CLIP_BYTES:,}: cut it into shorter ones"
             )
-        return cls(path, found.st_size, found.st_mtime_ns)
+        return cls(path, info.st_size, info.st_mtime_ns)
 
     @cached_property
     def sha256(self) -> bytes:
-        """The SHA-256 of the file."""
         return hashlib.sha256(self._content()).digest()
 
     def samples(self, rate: int) -> Samples:
         """Returns the sound as one channel at `rate` samples per second: the mean of its channels, within ±1."""
         from scipy.signal import resample_poly
 
-        own, sound = _read_wav(self._content(), self.path)
-        if own == rate:
+        recorded, sound = _read_wav(self._content(), self.path)
+        if recorded == rate:
             return sound
-        common = gcd(own, rate)
-        found: Floats = resample_poly(sound, rate // common, own // common)
-        return np.asarray(found, dtype=np.float32)
+        common = gcd(recorded, rate)
+        resampled: Floats = resample_poly(sound, rate // common, recorded // common)
+        return np.asarray(resampled, dtype=np.float32)
 
     def _content(self) -> bytes:
         """Returns the bytes of the file, which must be the one that was found."""
@@ -77,14 +76,11 @@ class Clip:
         except OSError as error:
             raise InputError(f"{self.path} cannot be read ({error.strerror}); add the file again") from None
         if (len(content), now.st_mtime_ns) != (self.size, self.changed):
-            raise InputError(
-                f"{self.path} has changed since the corpus was opened; files of sound must stay as they are"
-            )
+            raise InputError(f"{self.path} has changed since the corpus was opened; do not change it while it is used")
         return content
 
 
 def _read_wav(content: bytes, path: Path) -> tuple[int, Samples]:
-    """Returns the rate of a WAV file and its sound as one channel."""
     from scipy.io import wavfile
 
     try:
@@ -95,7 +91,7 @@ def _read_wav(content: bytes, path: Path) -> tuple[int, Samples]:
             rate, data = wavfile.read(io.BytesIO(content))
         _check_complete(content)
     except Exception as error:  # a damaged header fails in many ways
-        raise InputError(f"{path} is damaged, or no WAV file of plain samples ({error}); {_convert(path)}") from None
+        raise InputError(f"{path} is damaged, or not a WAV file of plain samples ({error}); {_convert(path)}") from None
     if rate not in RATES:
         raise InputError(
             f"{path} has {rate:,} samples per second; it must have between {RATES[0]:,} and {RATES[-1]:,}: "
@@ -133,6 +129,5 @@ def _scaled(data: NDArray[np.generic]) -> Samples:
 
 
 def _convert(path: Path) -> str:
-    """Returns the command that makes a WAV file of a file of sound."""
     new = path.with_suffix(SUFFIX) if path.suffix.lower() != SUFFIX else path.with_name(f"{path.stem}-16k{SUFFIX}")
     return f"sound must be in WAV files: ffmpeg -i {path.name} -ac 1 -ar 16000 -c:a pcm_s16le {new.name}"

@@ -30,9 +30,9 @@ class TextRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the values; whole numbers of NumPy become those of Python, which JSON takes."""
         one_of("split", self.split, SPLITS)
         for name, least in (("tokens", FEWEST_TOKENS), ("sequence", SHORTEST_WINDOW), ("seed", 0)):
+            # integers of NumPy become Python's, which JSON takes
             object.__setattr__(self, name, whole(name, getattr(self, name), least=least))
 
     @property

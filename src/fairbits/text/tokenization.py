@@ -16,20 +16,15 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import instance, sequence
-from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits.text.documents import encodable
-from fairbits.text.language_codes import find_language, own_language
+from fairbits.text.language_codes import find_language
 
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LEVEL = {0x100 + i: byte for i, byte in enumerate(sorted(set(range(0x100)) - PRINTED))}
-"""The bytes that characters stand for in the byte-level vocabulary of GPT-2 and its heirs; others are themselves."""
-
+"""The bytes that characters stand for in the byte-level vocabulary of GPT-2 and its heirs; the rest are themselves."""
 BYTES_ALONE = {chr(byte) for byte in range(0x100)}
 """The vocabulary of ByT5: the 256 bytes and nothing else."""
-
 BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 """A byte in a vocabulary of SentencePiece."""
 
@@ -65,8 +60,7 @@ class Tokenization:
         return None if ratio is None else ratio.transform(lambda x: 1 / x)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all values for JSON."""
-        estimates = {name: each.to_dict() for name, each in vars(self).items() if isinstance(each, Estimate)}
+        estimates = {name: value.to_dict() for name, value in vars(self).items() if isinstance(value, Estimate)}
         return {**asdict(self), **estimates, "quality": self.quality and self.quality.to_dict()}
 
 
@@ -83,11 +77,13 @@ def tokenization(
 
     In `parallel` text, document i is the same in every language, and languages are compared with the `reference`.
     """
-    texts = _check_texts(documents, parallel=parallel)
     fallback = partial_characters(tokenizer)
-    counts = {code: _counts(each, tokenizer, fallback) for code, each in texts.items()}
-    base = find_language(reference, own=texts).code
-    no_ratio = _no_ratio(base, texts, parallel=parallel)
+    counts = {code: _counts(texts, tokenizer, fallback) for code, texts in documents.items()}
+    base, no_ratio = find_language(reference, user_codes=documents).code, None
+    if not parallel:
+        no_ratio = "the documents are not parallel, so no two languages have the same content"
+    elif base not in documents:
+        no_ratio = f"the text does not have the reference language {base}"
     ratios = {
         code: {
             "bytes_per_token": (count.bytes, count.tokens),
@@ -113,10 +109,8 @@ def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
     """Returns for each id of the vocabulary whether its piece splits a character: bytes that are not UTF-8 alone.
 
     Pieces of a byte-level vocabulary are bytes in disguise; `<0xE2>` is a byte where SentencePiece falls back to
-    bytes (`<0x0A>` is a whole character, the end of a line). Other vocabularies hold only whole characters.
+    bytes (`<0x0A>` is a whole character, the end of a line). Other vocabularies have only whole characters.
     """
-    if not callable(tokenizer) or not hasattr(tokenizer, "get_vocab"):
-        raise InputError(f"tokenizer is a {type(tokenizer).__name__}; it must be a tokenizer of transformers")
     pieces, added = tokenizer.get_vocab(), tokenizer.get_added_vocab()
     alphabet = _alphabet(tokenizer, pieces.keys() - added.keys())
     partial = np.zeros(max(pieces.values()) + 1, dtype=np.bool_)
@@ -137,17 +131,15 @@ def _alphabet(tokenizer: Any, pieces: set[str]) -> Mapping[int, int] | None:
     kinds = set()
     for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder):
         if part is not None:
-            json.loads(part.__getstate__(), object_hook=lambda each: kinds.add(each.get("type")))
+            json.loads(part.__getstate__(), object_hook=lambda part: kinds.add(part.get("type")))
     return BYTE_LEVEL if "ByteLevel" in kinds else None
 
 
 def _is_partial(piece: str) -> bool:
     try:
         piece.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return True
-    except UnicodeEncodeError:  # not in the alphabet of bytes: whole characters as they are
-        return False
+    except UnicodeError as problem:  # what cannot be encoded is not in the alphabet of bytes: whole characters
+        return isinstance(problem, UnicodeDecodeError)
     return False
 
 
@@ -177,7 +169,7 @@ def _counts(texts: Sequence[str], tokenizer: Any, fallback: NDArray[np.bool_]) -
 def _estimates(
     ratios: Mapping[str, Mapping[str, tuple[Floats, Floats]]], *, confidence: float, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Returns Σ values / Σ weights by language and name; those of one language come from the same resamples."""
+    """Returns Σ values / Σ weights by language and name; one language has the same resamples for all names."""
     names, ids, values, weights = [], [], [], []
     for code, by_name in ratios.items():
         for name, (above, below) in by_name.items():
@@ -194,8 +186,8 @@ def _estimates(
         confidence=confidence,
         seed=seed,
     )
-    found = _percentiles(frame)
-    return {code: {name: found[f"{code} {name}"] for name in by_name} for code, by_name in ratios.items()}
+    estimates = _percentiles(frame)
+    return {code: {name: estimates[f"{code} {name}"] for name in by_name} for code, by_name in ratios.items()}
 
 
 def _percentiles(frame: LanguageFrame) -> dict[str, Estimate]:
@@ -213,31 +205,4 @@ def _percentiles(frame: LanguageFrame) -> dict[str, Estimate]:
         low, high = np.quantile(np.maximum(drawn.value[i] + drawn.deviation[:, i], 0.0), (1 - level[i], level[i]))
         value = float(drawn.value[i])
         result[name] = Estimate(value, min(low, value), max(high, value), int(n[i]), frame.confidence)
-    return result
-
-
-def _no_ratio(reference: str, texts: Mapping[str, Sequence[str]], *, parallel: bool) -> str | None:
-    """Returns why the languages cannot be compared with the reference; None if they can."""
-    if not parallel:
-        return "the documents are not parallel, so no two languages have the same content"
-    return None if reference in texts else f"the text does not hold the reference language {reference}"
-
-
-def _check_texts(documents: Mapping[str, Sequence[str]], *, parallel: bool) -> dict[str, tuple[str, ...]]:
-    if not isinstance(documents, Mapping) or not documents:
-        raise InputError(f"documents are {documents!r:.40}; they must map at least one language code to its documents")
-    result: dict[str, tuple[str, ...]] = {}
-    for name, texts in documents.items():
-        code = own_language(name).code
-        if code in result:
-            raise InputError(f"documents name {code} twice, the second time as {name!r}; name each language once")
-        result[code] = sequence(code, texts)
-        for i, text in enumerate(result[code]):
-            if not instance(f"{code}[{i}]", text, str) or not encodable(text):
-                raise InputError(f"{code}[{i}] is {text!r:.40}; every document must hold some valid Unicode text")
-        if not result[code]:
-            raise InputError(f"{code} has no documents; each language must have at least one")
-    if parallel and len({len(texts) for texts in result.values()}) > 1:
-        sizes = ", ".join(f"{code} {len(texts):,}" for code, texts in result.items())
-        raise InputError(f"the parallel documents are not aligned ({sizes}); every language must have the same number")
     return result

@@ -11,7 +11,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.embedded import embedded_languages
 from fairbits.text.documents import seeded_hash
 from fairbits.text.included_texts import udhr
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, Setting
 
 MOST = 100
@@ -111,7 +111,7 @@ def draw_languages(codes: Iterable[str], most: int, *, seed: int) -> list[str]:
     """
     strata: dict[tuple[str, str], list[str]] = {}
     for code in sorted(codes, key=lambda each: seeded_hash(seed, each)):
-        each = language_of(code)
+        each = language_from_code(code)
         strata.setdefault((each.script, each.family), []).append(code)
     in_turn = chain.from_iterable(zip_longest(*(strata[key] for key in sorted(strata))))
     return sorted([code for code in in_turn if code is not None][:most])

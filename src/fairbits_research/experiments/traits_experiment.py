@@ -21,7 +21,7 @@ from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, combination, estimate_within
 from fairbits.text.catalog import Language
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.tokenization import tokenization
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values, outlier_blocks
 from fairbits_research.experiments.language_screening import many_languages
@@ -70,7 +70,7 @@ class LanguageTraits:
     @property
     def catalogued(self) -> list[Language]:
         """The entries of the catalog."""
-        return [language_of(code) for code in self.languages]
+        return [language_from_code(code) for code in self.languages]
 
     @property
     def latin(self) -> Floats:

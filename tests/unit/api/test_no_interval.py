@@ -199,7 +199,7 @@ def test_sweep(documents, tmp_path) -> None:
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 2, "yor_Latn": 1}])
 def test_report_and_run_table(documents, tmp_path) -> None:
     own, other = drawn(documents), drawn(documents, seed=1, factor=2.0)
-    report = Report.of(Sources((Method("own", own), Method("rtn", other))))
+    report = Report.from_sources(Sources((Method("own", own), Method("rtn", other))))
     assert json.loads(report.json())["languages"][0]["methods"][0]["damage"]["divergence_bits_per_byte"]["low"] is None
     card = report.markdown()
     assert "(no interval) |" in card

@@ -15,8 +15,7 @@ from fairbits.api.quantize import quantize
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays
-from fairbits.serve.overlays.overlay_rows import BASE
+from fairbits.serve.overlays.overlay_files import BASE, MANIFEST, Overlays
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 

@@ -10,7 +10,7 @@ import fairbits
 from fairbits.api.report import methods_of, report, sources_of_run
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
-from fairbits.reports.provenance import provenance
+from fairbits.reports.content import content
 
 
 def copied(run: Path, to: Path) -> Path:
@@ -94,12 +94,12 @@ def test_a_record_names_no_file_outside(run: Path, name: str) -> None:
 
 
 def test_versions_of_the_run_are_shown_where_they_are_others(run: Path) -> None:
-    here = provenance(sources_of_run(run))["versions"]
+    here = content(sources_of_run(run))["provenance"]["versions"]
     assert "measured with" not in here
     data = json.loads((run / "run.json").read_text())
     odd = {"versions": here | {"numpy": "<b>1.0" + "0" * 99, "torch threads": "2", "unknown": "3"}}
     (run / "run.json").write_text(json.dumps(data | odd))
-    found = provenance(sources_of_run(run))["versions"]
+    found = content(sources_of_run(run))["provenance"]["versions"]
     assert found == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import cover
 import own_samples
-from fairbits.text.catalog import by_code
+from fairbits.text.language_codes import language_from_code
 from language_trial import Results
 
 LANGUAGES = ("amh_Ethi", "deu_Latn", "eng_Latn", "fra_Latn", "heb_Hebr")
@@ -23,7 +23,7 @@ def test_random_sets_have_every_language_equally_often(size: int, draws: int) ->
 
 
 def test_prompts_need_a_name_or_a_few_words() -> None:
-    german, sections = by_code()["deu_Latn"], ("Alle Menschen sind frei", "Jeder hat Anspruch")
+    german, sections = language_from_code("deu_Latn"), ("Alle Menschen sind frei", "Jeder hat Anspruch")
     assert own_samples.prompts_of("name", german, sections, 2) == ["Deutsch", "Deutsch"]
     assert own_samples.prompts_of("words", german, sections, 3) == ["Alle Menschen", "Jeder hat", "Alle Menschen"]
     assert own_samples.first_words("short") == "short"

@@ -16,7 +16,7 @@ from fairbits.cli.audit_table import audit_table, shares_of
 from fairbits.cli.table_parts import bar, formatter, unit_of, worst_first
 from fairbits.core.errors import InputError
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_from_code
 
 HOSTILE = "[red]\x1b[2J:key:\u202e"
 SHOWN = r"[red]\u001b[2J:key:\u202e"
@@ -147,8 +147,8 @@ def test_languages_that_cannot_be_trusted_come_last_and_leave_the_headline(sever
     plain = " ".join(text.split())
     assert "? text not known to the model: do not trust (loss over 1.25 times" in plain
     lead = re.search(r"((The predicted damage of|Per token) .*?)Gap between worst and best", plain)[1]
-    assert language_of(worst).name not in lead
-    assert language_of(second).name in lead
+    assert language_from_code(worst).name not in lead
+    assert language_from_code(second).name in lead
     gap = several.predicted.restrict([code for code in damage if code != worst]).nats_per_token.gap()
     assert f"corrected for noise: {gap.value:.3g} nats/token" in plain
     assert max(cell_len(line) for line in text.splitlines()) <= 80

@@ -17,9 +17,9 @@ from fairbits.comparison.comparison import COMPARE
 from fairbits.core.records import Kind, to_json
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
-from fairbits.reports.sources import RUN, SWEEP
+from fairbits.reports.sources import RUN
 from fairbits.serve.overlays.overlay_files import MANIFEST, Overlays
-from fairbits.text.mix_file import Mix
+from fairbits.text.mix import Mix
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
 LANGUAGES = {"eng_Latn", "heb_Hebr"}
@@ -86,7 +86,6 @@ def test_what_reports_read(name: str, kind: Kind[Any], languages: Callable[[Any]
 @pytest.mark.parametrize(
     ("name", "kind", "languages"),
     [
-        ("sweep.json", SWEEP, lambda found: found.damage),
         ("compare.json", COMPARE, lambda found: found.entries[0].damage),
     ],
 )

@@ -19,7 +19,7 @@ from fairbits.evaluation.signature import Signature
 from fairbits.quantization.plan import Plan
 from fairbits.reports.sources import RUN
 from fairbits.serve.overlays.overlay_files import OVERLAYS
-from fairbits.text.mix_file import Mix, manifest_path
+from fairbits.text.mix import Mix, manifest_path
 
 SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
 
@@ -141,16 +141,16 @@ def changed_mix(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any]
     [
         ({"lang": "fra_Latn"}, {}, "a sample names 'fra_Latn', which is not in shares"),
         ({"lang": "../../etc/passwd"}, {}, "0.lang is '../../etc/passwd'; it must be the code of a language"),
-        ({"lang": "eng_Latn"}, {}, "the samples of eng_Latn have 3 samples; languages.eng_Latn.samples is 2"),
+        ({"lang": "eng_Latn"}, {}, "languages.eng_Latn.samples is 2; the samples have 3"),
         ({"tokens": 32.0}, {}, "0.tokens is 32.0; it must be a valid integer"),
         ({"tokens": 0}, {}, "0.tokens is 0"),
-        ({"tokens": 65}, {}, "have 129 tokens; languages.heb_Hebr.tokens is 128"),
+        ({"tokens": 65}, {}, "languages.heb_Hebr.tokens is 128; the samples have 129"),
         ({"text": ""}, {}, "0.text is ''"),
         ({}, {"shares": {"eng_Latn": 0.5, "heb_Hebr": 0.4}}, "shares sum to 0.9; they must sum to 1"),
         ({}, {"shares": {"eng_Latn": 1.5, "heb_Hebr": -0.5}}, "shares.eng_Latn is 1.5"),
         ({}, {"shares": {"eng_Latn": 1}}, "shares and languages differ in 'heb_Hebr'"),
         ({}, {"rounds": {"eng_Latn": 1}}, "rounds.eng_Latn is 1"),
-        ({}, {"short_samples": 3}, "0 samples are short; short_samples is 3"),
+        ({}, {"short_samples": 3}, "short_samples is 3; the samples have 0"),
         ({}, {"weights": "x"}, "weights is 'x'; it must be equal, proportional or given"),
         ({}, {"sequence": 0}, "sequence is 0"),
     ],

@@ -14,7 +14,7 @@ from fairbits.auditing.audit_file import AUDIT
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.scores import SIGNIFICANT, Scores
-from fairbits.reports.content import Report, check_name, content, format_of
+from fairbits.reports.content import Report, check_name, content, report_format
 from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
@@ -194,7 +194,8 @@ def test_a_damaged_part_is_refused_or_harmless(sources, finished_run) -> None:
 
 
 def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
-    from fairbits.reports import figures, provenance
+    from fairbits.reports import content as module
+    from fairbits.reports import figures
 
     codes = sources.after.languages
     try:
@@ -205,9 +206,9 @@ def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
                 *(make(own.audit, codes) for make in (figures.patterns, figures.causes)),
             ],
             "sweep": lambda: figures.curves(own.sweep, codes),
-            "run": lambda: provenance.provenance(own),
+            "run": lambda: module._provenance(own),
         }[name]()
-        json.dumps([shown, provenance.notes(own)], allow_nan=False)
+        json.dumps([shown, module._notes(own)], allow_nan=False)
     except InputError:
         return True
     return False
@@ -227,9 +228,53 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
         own.save(tmp_path / f"report.{form}")
         assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.render(form)
     with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
-        format_of("report.pdf")
-    assert format_of("Report.HTML") == "html"
+        report_format("report.pdf")
+    assert report_format("Report.HTML") == "html"
     with pytest.raises(InputError, match=r"report\.html would hold json"):
         check_name("report.html", "json")
     with pytest.raises(InputError, match="is not a directory"):
         own.save(tmp_path / "nowhere" / "report.html")
+
+
+SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
+
+
+def changed(name: str, *keys: str, by: Any) -> dict[str, Any]:
+    data = json.loads((SAVED / name).read_text())
+    target = data
+    for key in keys[:-1]:
+        target = target[key]
+    target[keys[-1]] = by
+    return data
+
+
+@pytest.mark.parametrize(
+    ("keys", "by", "message"),
+    [
+        (("baselines",), [{"name": "rtn"}], "baselines.0.scores is missing"),
+        (("settings",), ["<b>"], "settings is"),
+        (("notes",), "none", "notes is 'none'; it must be a valid array"),
+        (("versions", "numpy"), 2, "versions.numpy is 2"),
+        (("written",), 3, "written is 3"),
+    ],
+)
+def test_a_damaged_record_of_a_run_is_refused(keys: tuple[str, ...], by: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^run.json is damaged: {message}"):
+        RUN.parse(changed("run.json", *keys, by=by), source="run.json")
+
+
+@pytest.mark.parametrize(
+    ("keys", "by", "message"),
+    [
+        (("sizes", "<b>"), 3, "the key sizes.<b> must be a width in bits, 2 to 16"),
+        (("sizes", "8"), 3, "gap and sizes differ in '8'"),
+        (("critical_width",), {}, "critical_width and damage differ in 'eng_Latn'"),
+        (("damage", "eng_Latn", "3", "low"), "<b>", "damage.eng_Latn.3.low is '<b>'; it must be a valid number"),
+        (("damage", "eng_Latn", "3", "low"), 1e9, "damage.eng_Latn.3: low is"),
+        (("threshold",), "0.01", "threshold is '0.01'"),
+        (("fingerprint",), None, "fingerprint is None"),
+    ],
+)
+def test_a_damaged_sweep_is_refused(keys: tuple[str, ...], by: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^sweep.json is damaged: {message}.*fairbits sweep --out"):
+        SWEEP.parse(changed("sweep.json", *keys, by=by), source="sweep.json")

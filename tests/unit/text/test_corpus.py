@@ -88,7 +88,7 @@ def test_no_overlap_means_no_note() -> None:
         ({"evaluation": {"fr": ["a"]}}, "parallel evaluation documents are not aligned"),
         ({"calibration": {"fr": ["\ud800"]}}, "surrogate"),
         ({"calibration": {"frech": ["a"]}}, "unknown"),
-        ({"calibration": {"../fra": ["a"]}}, "a name of your own must have"),
+        ({"calibration": {"../fra": ["a"]}}, "your own name for a language must have"),
         ({"notes": "text"}, "must be a list"),
     ],
 )

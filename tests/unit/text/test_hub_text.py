@@ -83,7 +83,7 @@ def test_what_a_dataset_lacks_is_named(tagged, options, reason) -> None:
 @installed
 def test_columns_must_hold_strings(tmp_path) -> None:
     path = table(tmp_path / "numbers", "train.jsonl", [{"lang": "fr", "text": 3}])
-    with pytest.raises(InputError, match=r"column text of .* holds a int; it must hold strings"):
+    with pytest.raises(InputError, match=r"column text of .* has a int; it must have strings"):
         read_dataset(path, ["fr"], lang="lang")
 
 

@@ -140,7 +140,7 @@ def test_separators_of_unicode_end_no_line(tmp_path) -> None:
         ({"fra": b"un\nd\xe9ux\n"}, "fra.txt is not UTF-8: byte 0xe9 at offset 4 ({}/fra.txt:2)"),
         ({"fra": b"\xef\xbb\xbfun\n\xff"}, "byte 0xff at offset 6"),
         ({"fra": "été".encode("utf-16")}, "iconv -f UTF-16LE -t UTF-8"),
-        ({"fra": b"un\nde\0ux"}, "{}/fra.txt:2 holds a NUL at byte 5"),
+        ({"fra": b"un\nde\0ux"}, "{}/fra.txt:2 has a NUL at byte 5"),
         ({"fra": ""}, "no text in {}/fra.txt; every"),
         ({"fra": "\n \n", "heb": ""}, "no text in {}/fra.txt, {}/heb.txt"),
         ({"frech": "un"}, "{}/frech.txt: language 'frech' is unknown"),
@@ -152,8 +152,8 @@ def test_separators_of_unicode_end_no_line(tmp_path) -> None:
         ({"fra_jsonl": '{"text": "un"'}, "{}/fra.jsonl:1 is not JSON"),
         ({"fra_jsonl": "[" * 100_000}, "{}/fra.jsonl:1 is not JSON"),
         ({"fra_jsonl": "9" * 10_000}, "{}/fra.jsonl:1 is not JSON"),
-        ({"fra_jsonl": r'{"text": "\ud800"}'}, "{}/fra.jsonl:1 holds a NUL or half of a surrogate pair"),
-        ({"fra_jsonl": r'{"text": "a\u0000"}'}, "{}/fra.jsonl:1 holds a NUL or half of a surrogate pair"),
+        ({"fra_jsonl": r'{"text": "\ud800"}'}, "{}/fra.jsonl:1 contains a NUL or an unpaired surrogate"),
+        ({"fra_jsonl": r'{"text": "a\u0000"}'}, "{}/fra.jsonl:1 contains a NUL or an unpaired surrogate"),
     ],
 )
 def test_bad_files_are_named(tmp_path, files, reason) -> None:
@@ -163,13 +163,16 @@ def test_bad_files_are_named(tmp_path, files, reason) -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ([{"text": "un"}], ":1 names no language"),
-        ([{"lang": 3, "text": "un"}], ":1 names no language"),
+        ([{"text": "un"}], ":1 has no language"),
+        ([{"lang": 3, "text": "un"}], ":1 has no language"),
         ([{"lang": "fr", "text": "un"}, {"lang": "englsh", "text": "un"}], ":2: language 'englsh' is unknown"),
         ([{"lang": "fr", "text": "un", "split": "test"}], ":1 has split 'test'"),
         ([{"lang": "fr", "text": "un", "split": ""}], ":1 has split ''"),
         ([{"lang": "fr", "text": "un", "split": ["a"]}], ":1 has split ['a']"),
-        ([{"lang": "fr", "text": "un"}, {"lang": "fr", "text": "un", "split": "evaluation"}], ":2 differs"),
+        (
+            [{"lang": "fr", "text": "un"}, {"lang": "fr", "text": "un", "split": "evaluation"}],
+            ":2 have a split",
+        ),
         ([], "holds no text in any language"),
     ],
 )

@@ -51,10 +51,10 @@ def test_clips_stay_with_their_transcripts(speech: Path) -> None:
     for split in ("calibration", "evaluation"):
         texts = corpus.split(split)["eng_Latn"]
         assert len(texts) == 6
-        assert [clip.path.name for clip in corpus.clips_of("eng_Latn", split)] == [files[text] for text in texts]
+        assert [clip.path.name for clip in corpus.language_clips("eng_Latn", split)] == [files[text] for text in texts]
     one = corpus.restrict(["fra"])
-    assert one.clips_of("fra_Latn", "calibration") == corpus.clips_of("fra_Latn", "calibration")
-    assert one.clips_of("eng_Latn", "calibration") == ()
+    assert one.language_clips("fra_Latn", "calibration") == corpus.language_clips("fra_Latn", "calibration")
+    assert one.language_clips("eng_Latn", "calibration") == ()
     assert one.hashes["calibration"]["fra_Latn"] == corpus.hashes["calibration"]["fra_Latn"]
 
 
@@ -78,7 +78,7 @@ def test_speech_that_is_split_stays_so_without_transcripts_of_both(tmp_path: Pat
     make(tmp_path / "evaluation", {"file_name": "2.wav", "text": "clip  2."}, {"file_name": "0.wav", "text": "New."})
     corpus = read_corpus(tmp_path)
     assert corpus.evaluation["eng_Latn"] == ("clip  2.", "New.")
-    assert [clip.path.name for clip in corpus.clips_of("eng_Latn", "calibration")] == [
+    assert [clip.path.name for clip in corpus.language_clips("eng_Latn", "calibration")] == [
         "0.wav",
         "1.wav",
         "3.wav",
@@ -108,7 +108,7 @@ def test_csv_and_transcription_are_read(tmp_path: Path) -> None:
         ([{"file_name": "..\\b.wav", "text": "x"}], "outside of"),
         ([{"file_name": "/etc/b.wav", "text": "x"}], "outside of"),
         ([{"file_name": "C:\\b.wav", "text": "x"}], "outside of"),
-        ([{"file_name": "a.mp3", "text": "x"}], r"a\.mp3, which is no WAV file; .*ffmpeg -i a\.mp3 -ac 1 -ar 16000"),
+        ([{"file_name": "a.mp3", "text": "x"}], r"a\.mp3, which is not a WAV file; .*ffmpeg -i a\.mp3 -ac 1 -ar 16000"),
         ([{"file_name": 3, "text": "x"}], "has the file_name 3; it must name a WAV file"),
         ([{"text": "x"}], "has the file_name None"),
         ([{"file_name": "0.wav", "text": " \u200b"}], "has an empty transcript"),
@@ -189,7 +189,7 @@ def changed(at: int, value: bytes, content: bytes = SOUND) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (SOUND[:1000], "is damaged, or no WAV file of plain samples .*ffmpeg -i a.wav"),
+        (SOUND[:1000], "is damaged, or not a WAV file of plain samples .*ffmpeg -i a.wav"),
         (SOUND[:1001], "is damaged"),
         (changed(4, (992).to_bytes(4, "little"), SOUND[:1000]), "956 of 32,000 bytes of samples are there"),
         (SOUND[:30], "is damaged"),
@@ -214,7 +214,7 @@ def test_damaged_sound_is_refused(tmp_path: Path, content: bytes, message: str |
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
-    clip = read_corpus(make(tmp_path)).clips_of("eng_Latn", "evaluation")[0]
+    clip = read_corpus(make(tmp_path)).language_clips("eng_Latn", "evaluation")[0]
     clip.path.write_bytes(SOUND + b"more")
     with pytest.raises(InputError, match="has changed since"):
         clip.samples(RATE)

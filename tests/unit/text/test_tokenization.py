@@ -6,7 +6,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
 from fairbits.text.tokenization import BYTE_LEVEL, partial_characters, tokenization
@@ -169,30 +168,6 @@ def test_data_is_json_and_the_same_again(with_byte_pieces) -> None:
     assert json.dumps(once) == json.dumps(again)
     assert once["tokens"] == 1 + 4 + 1 + 2 + 1
     assert once["quality"]["value"] == 1 / once["tokens_per_sentence_ratio"]["value"]
-
-
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ({}, "at least one language"),
-        (["text"], "must map"),
-        ({ENG: "text"}, "must be a list"),
-        ({ENG: []}, "eng_Latn has no documents"),
-        ({ENG: ["a"] * 5, "en": ["a"] * 5}, "twice"),
-        ({ENG: ["a"] * 4 + [""]}, r"eng_Latn\[4\] is ''"),
-        ({ENG: ["a"] * 4 + ["\ud800"]}, "valid Unicode"),
-        ({ENG: ["a"] * 4 + [5]}, "must be a str"),
-        ({ENG: ["a"] * 5, HEB: ["a"] * 6}, "not aligned"),
-    ],
-)
-def test_bad_documents(documents, message, with_byte_pieces) -> None:
-    with pytest.raises(InputError, match=message):
-        tokenization(documents, with_byte_pieces, parallel=True)
-
-
-def test_bad_tokenizer() -> None:
-    with pytest.raises(InputError, match="tokenizer is a str"):
-        tokenization({ENG: ["a"] * 5}, "gpt2", parallel=False)
 
 
 @pytest.mark.parametrize("few", [1, 4])

@@ -18,7 +18,7 @@ from fairbits.models.device import AUTO
 from fairbits.models.scales.scheme import Group
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import Embeddings
-from fairbits.reports.content import Report, format_of
+from fairbits.reports.content import Report, report_format
 from fairbits.text.corpus import Corpus
 
 
@@ -94,6 +94,6 @@ def run(
         with timed(report_done, REPORTS[0]):
             made = report(place.path)
             # a link in their place is replaced, not followed
-            write_files({place.file(name): made.render(format_of(name)).encode() for name in REPORTS})
+            write_files({place.file(name): made.render(report_format(name)).encode() for name in REPORTS})
         others = {each.name: scores[file] for file, each in baseline_files(job).items()}
         return FinishedRun(place.path, job.policy.name, scores[SCORES_FILE], others, made, place.notes())

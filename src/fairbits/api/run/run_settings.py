@@ -25,7 +25,7 @@ from fairbits.models.scales.scheme import Group, Scheme, within_rows
 from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.reports.provenance import THREADS
+from fairbits.reports.content import THREADS
 from fairbits.reports.sources import Baseline, RunFile
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import DECLARATION

@@ -7,7 +7,7 @@ from functools import cache
 
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import catalog, codes, fold, names
-from fairbits.text.language_codes import find_language, own_language
+from fairbits.text.language_codes import find_language, user_language
 
 SEPARATORS = re.compile(r"[_-]+")
 SHORTEST_NAME = 4
@@ -54,7 +54,7 @@ def language_in(task: str) -> str | None:
 def _named_language(task: str, named: Mapping[str, str]) -> str | None:
     """Returns the code of the language that the user named for a task, by its name or by a pattern."""
     matching = [name for pattern, name in named.items() if fnmatchcase(task, pattern)]
-    return own_language(matching[-1]).code if matching else None
+    return user_language(matching[-1]).code if matching else None
 
 
 def task_family(task: str) -> str:

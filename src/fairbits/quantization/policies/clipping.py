@@ -85,7 +85,7 @@ def laaciq(
     aim: Objective = objective or "worst"
     pi = equal_weights(evidence)
     if language is not None:
-        language = find_language(language, own=evidence.languages).code
+        language = find_language(language, user_codes=evidence.languages).code
         aim, pi = "mean", one_language(evidence, language)
     return plan_from_scheme(
         "laaciq",

@@ -50,7 +50,7 @@ def gptq(
 
 def _named_weights(evidence: Evidence, mix: Mapping[str, float]) -> dict[str, float]:
     """Returns the user's weights, scaled to sum to 1; languages that are not named have none."""
-    named = {find_language(name, own=evidence.languages).code: weight for name, weight in mix.items()}
+    named = {find_language(name, user_codes=evidence.languages).code: weight for name, weight in mix.items()}
     for code in named:
         one_language(evidence, code)  # raises if it is not one of the languages
     weights = weights_vector("mix", [named.get(code, 0.0) for code in evidence.languages], size=len(evidence.languages))

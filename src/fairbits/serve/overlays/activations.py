@@ -1,13 +1,14 @@
-"""Quantized activations: their distribution per language at the inputs of linear layers, and hooks that round them.
+"""Quantized activations: clipping thresholds per language at the inputs of linear layers, and hooks that round these.
 
 The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs a
 few bytes, and switching languages copies one row.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fairbits.core.checks import instance
+from fairbits.core.array_checks import Floats, finite_array
+from fairbits.core.checks import instance, one_of, same_shape
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
@@ -23,20 +25,179 @@ from fairbits.forward.body_and_head import positions_per_batch, split_head
 from fairbits.forward.recorder import observable_linears
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import clip_sample
 from fairbits.quantization.gptq.hessian import input_stack
-from fairbits.serve.overlays.activation_table import BINS, ActivationRecord, ActivationTable, Magnitudes, bin_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Clip = Literal["exact", "laplace", "gaussian", "absmax"]
+"""How a threshold is chosen: least squared error, ACIQ's formulas from E|x| and E[x²], or no clipping."""
+Thresholds = NDArray[np.float32]
 Points = dict[str, list[Weight]]
 
+LEADING = 9
+"""Mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step."""
+TRAILING = 23 - LEADING
+BINS = 256 << LEADING
+TOLERANCE = 1e-4
+"""Relative distance to the optimum at which the search may stop; binning costs more than that."""
 
-def text_of(text: TokenizedText, language: str) -> TokenizedText:
+
+@dataclass(frozen=True, eq=False)
+class Magnitudes:
+    """How |x| is distributed: the bins that occur, ascending, and the share of the entries in each.
+
+    A bin holds the magnitudes with the same exponent and leading mantissa bits in float32, so no range must be known in
+    advance.
+    """
+
+    bins: NDArray[np.int32]
+    share: Floats
+
+    @classmethod
+    def from_counts(cls, counts: NDArray[np.integer]) -> "Magnitudes":
+        bins = np.flatnonzero(counts)
+        return cls(bins.astype(np.int32), counts[bins] / counts.sum())
+
+    @classmethod
+    def pooled(cls, parts: Sequence["Magnitudes"]) -> "Magnitudes":
+        """Returns the mixture with equal weights for all parts, whatever their numbers of entries."""
+        bins, where = np.unique(np.concatenate([part.bins for part in parts]), return_inverse=True)
+        share = np.bincount(where, np.concatenate([part.share for part in parts])) / len(parts)
+        return cls(bins, share)
+
+    @property
+    def values(self) -> Floats:
+        """The middle of every bin; 0 for the bin of 0."""
+        middles = (self.bins.astype(np.uint32) << TRAILING) + np.uint32(1 << (TRAILING - 1))
+        values = middles.view(np.float32).astype(np.float64)
+        values[self.bins == 0] = 0.0
+        return values
+
+    def alpha(self, bits: int, clip: Clip = "exact") -> float:
+        """Returns the threshold for the symmetric grid; 0 if everything is 0."""
+        grid, values = Grid(bits), self.values
+        if values[-1] == 0:
+            return 0.0
+        if clip == "laplace":
+            return banner_laplace(float(self.share @ values), bits)
+        if clip == "gaussian":
+            return banner_gaussian(float(np.sqrt(self.share @ values**2)), bits)
+        if clip == "absmax":
+            return float(values[-1])
+        return float(grid.alpha(clip_sample(values, grid, importance=self.share, tolerance=TOLERANCE).step))
+
+    def error(self, alpha: float, bits: int) -> float:
+        grid = Grid(bits)
+        return float(self.share @ (self.values - grid.quantize(self.values, grid.step(alpha))) ** 2)
+
+
+def bin_counts(x: Tensor) -> NDArray[np.int64]:
+    """Returns how many entries of x have their magnitude in each bin; x must be finite."""
+    bins = x.detach().abs().float().flatten().view(torch.int32) >> TRAILING
+    counts: NDArray[np.int64] = torch.bincount(bins, minlength=BINS).cpu().numpy()
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationTable:
+    """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
+
+    A point is an input shared by linear layers; `modules` names these layers. The language-blind row is for the mixture
+    in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step α / n.
+    """
+
+    bits: int
+    clip: Clip
+    modules: Mapping[str, tuple[str, ...]]
+    languages: tuple[str, ...]
+    alpha: Thresholds
+    blind: Thresholds
+
+    def __post_init__(self) -> None:
+        Grid(self.bits)
+        one_of("clip", self.clip, get_args(Clip))
+        _check_unique("language", self.languages)
+        _check_unique("module", [module for modules in self.modules.values() for module in modules])
+        if not self.modules or not all(self.modules.values()) or not self.languages:
+            raise InputError("the table has a point without modules, or no point or language; it must have each")
+        for name, rows, shape in (
+            ("alpha", self.alpha, (len(self.languages), len(self.modules))),
+            ("the language-blind row", self.blind, (len(self.modules),)),
+        ):
+            same_shape(name, finite_array(name, rows).shape, "the table", shape)
+            if rows.dtype != np.float32 or (rows <= 0).any():
+                raise InputError(f"{name} is {rows.dtype} from {rows.min():g}; thresholds are float32 and above 0")
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The names of the points, in the order of the columns."""
+        return tuple(self.modules)
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes of the rows of the languages, in addition to the language-blind row."""
+        return int(self.alpha.nbytes)
+
+    def row(self, language: str | None) -> Thresholds:
+        """Returns the thresholds of a language; None: the language-blind ones."""
+        row: Thresholds = self.blind if language is None else self.alpha[self.position(language)]
+        return row
+
+    def position(self, language: str) -> int:
+        if language not in self.languages:
+            raise InputError(
+                f"language {language!r} has no thresholds; available are {', '.join(self.languages)}: "
+                "calibrate with text in it, or use the language-blind row (None)"
+            )
+        return self.languages.index(language)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InputError(f"{what} {name} is in the table {times} times; each must be there once")
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationRecord:
+    """The distributions of activations by language, for the points of `modules` in their order.
+
+    `left_out` names the linear layers of blocks whose inputs are not quantized, and why.
+    """
+
+    modules: Mapping[str, tuple[str, ...]]
+    seen: Mapping[str, tuple[Magnitudes, ...]]
+    left_out: Mapping[str, str]
+
+    @property
+    def mixed(self) -> tuple[Magnitudes, ...]:
+        """The mixture of all languages with equal weight, at every point."""
+        return tuple(Magnitudes.pooled(parts) for parts in zip(*self.seen.values(), strict=True))
+
+    def table(self, bits: int = 8, clip: Clip = "exact") -> ActivationTable:
+        one_of("clip", clip, get_args(Clip))
+        rows = {**self.seen, "all languages": self.mixed}
+        alpha = np.array([[point.alpha(bits, clip) for point in row] for row in rows.values()], dtype=np.float32)
+        for code, row in zip(rows, alpha, strict=True):
+            if (row <= 0).any():
+                raise InputError(
+                    f"{list(self.modules)[int(np.argmin(row))]} is 0 everywhere in the text of {code}; a threshold "
+                    "needs activations that differ from 0: give more text, or check the model's weights"
+                )
+        return ActivationTable(bits, clip, dict(self.modules), tuple(self.seen), alpha[:-1], alpha[-1])
+
+
+def language_windows(text: TokenizedText, language: str) -> TokenizedText:
     """Returns the windows of one language. Documents keep their numbers; those of other languages have no windows."""
-    own = text.lang == language
-    windows = tuple(window for window in text.windows if own[window.document])
+    wanted = text.lang == language
+    windows = tuple(window for window in text.windows if wanted[window.document])
     if not windows:
         raise InputError(
             f"the text has nothing in {language}; every language needs text to compute its thresholds: "
@@ -67,18 +228,18 @@ def record_activations(
 ) -> ActivationRecord:
     """Returns how |x| is distributed at every point in every language, after one pass over the text.
 
-    All inputs of a map count except padding: a start token is rounded like any other. Languages are processed one by
+    All inputs of a layer count except padding: a start token is rounded like any other. Languages are processed one by
     one with the model as it is in memory, so its weights may already be quantized.
     """
     points, left_out = activation_points(architecture, model)
-    parts = {code: text_of(text, code) for code in text.languages}
+    parts = {code: language_windows(text, code) for code in text.languages}
     device = str(model.device)
     split = split_head(model, next(batches(text, positions=1)).on(device))
     positions = positions_per_batch(model, split)
     seen, done = {}, 0
-    for code, own in parts.items():
+    for code, part in parts.items():
         with _Watch(model, points) as watch:
-            for batch in batches(own, positions=positions):
+            for batch in batches(part, positions=positions):
                 watch.batch = batch
                 split.body(batch.on(device))
                 done += len(batch.document)
@@ -112,10 +273,9 @@ class _Watch:
             handle.remove()
 
     def distribution(self, name: str, language: str) -> Magnitudes:
-        """Returns the distribution at a point."""
         if name not in self._counts:
             raise InputError(f"text in {language} does not reach {name}; every linear layer of a block must see it")
-        return Magnitudes.of(self._counts[name])
+        return Magnitudes.from_counts(self._counts[name])
 
     def _hook(self, name: str, weight: Weight) -> Any:
         stack = input_stack(weight)
@@ -147,18 +307,16 @@ class ActivationQuantizer:
         self.table = instance("table", table, ActivationTable)
         modules = dict(model.named_modules())
         _check_modules(modules, table)
-        grid = Grid(table.bits)
-        scales = np.vstack([table.blind, table.alpha]) / np.float32(grid.highest)
+        highest = Grid(table.bits).highest
+        scales = np.vstack([table.blind, table.alpha]) / np.float32(highest)
         self._scales = torch.from_numpy(scales).to(model.device)
         self._row = self._scales[0].clone()
-        self._hooks = [
-            _Rounding(self._row[i], grid.highest, len(seeing)) for i, seeing in enumerate(table.modules.values())
-        ]
-        self._handles = [
-            modules[name].register_forward_pre_hook(hook, with_kwargs=True)
-            for hook, seeing in zip(self._hooks, table.modules.values(), strict=True)
-            for name in seeing
-        ]
+        self._hooks: list[_Rounding] = []
+        self._handles: list[RemovableHandle] = []
+        for i, names in enumerate(table.modules.values()):
+            hook = _Rounding(self._row[i], highest, len(names))
+            self._hooks.append(hook)
+            self._handles += [modules[name].register_forward_pre_hook(hook, with_kwargs=True) for name in names]
 
     def use(self, language: str | None = None) -> None:
         """Switches to the thresholds of a language; None: the language-blind ones."""
@@ -191,38 +349,38 @@ class ActivationQuantizer:
 
 
 class _Rounding:
-    """The hook of a point: all maps that see it get the same rounded input, which is computed once."""
+    """The hook of a point: all layers that see it get the same rounded input, which is computed once."""
 
-    def __init__(self, scale: Tensor, highest: int, maps: int) -> None:
-        """`scale` is a view of the buffer of all points, `maps` the number of linear layers that see this one."""
-        self._scale, self._highest, self._maps = scale, highest, maps
+    def __init__(self, scale: Tensor, highest: int, layers: int) -> None:
+        """`scale` is a view of the buffer of all points, `layers` the number of linear layers that see this one."""
+        self._scale, self._highest, self._layers = scale, highest, layers
         self.start(per_token=False)
 
     def start(self, *, per_token: bool) -> None:
         """Clears the cached result and sets the mode."""
         self._per_token = per_token
         self._kept: tuple[Tensor, int, Tensor] | None = None
-        self._given = 0
+        self._uses = 0
 
     def __call__(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         x = _first_tensor((*args, *kwargs.values()))
         rounded = self._once(x)
-        changed = tuple(rounded if each is x else each for each in args)
-        return changed, {name: rounded if each is x else each for name, each in kwargs.items()}
+        changed = tuple(rounded if value is x else value for value in args)
+        return changed, {name: rounded if value is x else value for name, value in kwargs.items()}
 
     def _once(self, x: Tensor) -> Tensor:
         if x.is_inference():  # has no version counter, so in-place changes cannot be detected
             return self.rounded(x)
         # the version tells whether the tensor was changed in place, or another has its address
         if self._kept is None or self._kept[0] is not x or self._kept[1] != x._version:
-            self._kept, self._given = (x, x._version, self.rounded(x)), 0
-        found = self._kept[2]
-        self._given += 1
-        if self._given == self._maps:  # no other map needs it
+            self._kept, self._uses = (x, x._version, self.rounded(x)), 0
+        rounded = self._kept[2]
+        self._uses += 1
+        if self._uses == self._layers:  # no other layer needs it
             self._kept = None
-        return found
+        return rounded
 
     def rounded(self, x: Tensor) -> Tensor:
         """Returns every entry rounded to the nearest grid value, in the type of x."""
@@ -234,13 +392,12 @@ class _Rounding:
 
 
 def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> None:
-    for names in table.modules.values():
-        for name in names:
-            if name not in modules:
-                raise InputError(f"the model has no module {name}; the table must be made from the same model")
-            if any(isinstance(hook, _Rounding) for hook in modules[name]._forward_pre_hooks.values()):
-                raise InputError(f"the input of {name} is already rounded; close the other activation quantizer first")
+    for name in (name for names in table.modules.values() for name in names):
+        if name not in modules:
+            raise InputError(f"the model has no module {name}; the table must be made from the same model")
+        if any(isinstance(hook, _Rounding) for hook in modules[name]._forward_pre_hooks.values()):
+            raise InputError(f"the input of {name} is already rounded; close the other activation quantizer first")
 
 
 def _first_tensor(values: Iterable[Any]) -> Tensor:
-    return next(each for each in values if isinstance(each, Tensor))
+    return next(value for value in values if isinstance(value, Tensor))

@@ -1,7 +1,4 @@
-"""AdaptiveModel: a quantized base that switches to the overlay of each request's language.
-
-Which overlay serves a text: that of the language given, or otherwise of the language detected.
-"""
+"""AdaptiveModel: a quantized base that switches to the overlay of each request's language, stated or detected."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +17,12 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import ActivationQuantizer
 from fairbits.serve.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, of_language
+from fairbits.serve.overlays.overlay_files import BASE, Overlays
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.catalog import Language
 from fairbits.text.detect import LABELS, Detector, detectable_languages
 from fairbits.text.documents import encodable
-from fairbits.text.language_codes import find_language, language_of
+from fairbits.text.language_codes import find_language, language_from_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,6 +30,10 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 1000
 """Characters from the first letter on that are used to detect a language: more take time and change nothing."""
+CONFIDENCE = 0.5
+"""A detected language with a lower probability than this, among those served, is ignored."""
+BATCH = 16
+"""The largest number of prompts in a batch."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Choice:
     reason: str
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, the language by its code."""
         return {**vars(self), "language": self.language and self.language.code}
 
 
@@ -61,35 +60,34 @@ class OverlaySelector:
 
     def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
         """Takes the overlay of every language that is served, by its code."""
-        self.languages = tuple(language_of(code) for code in served)
-        self._overlay = dict(zip((each.code for each in self.languages), served.values(), strict=True))
+        self.languages = tuple(map(language_from_code, served))
+        self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
         self._confidence = confidence
         self._alike = _alike(self.languages)
         self._detector = Detector(self._alike) if len(self._alike) > 1 else None
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
+        """Returns the overlay for a text in this language, or in the detected one."""
         instance("text", text, str)
         if language is not None:
-            named = self._served(language)
-            return Choice(named, None, of_language(self._overlay, named.code), "asked")
+            stated = self._served(language)
+            return Choice(stated, None, self._overlay[stated.code], "asked")
         first = next((i for i, character in enumerate(text) if character.isalpha()), None)
         if first is None or self._detector is None:
             return Choice(None, None, BASE, "undetectable")
         looked_at = text[first : first + LOOKED_AT]
         if not encodable(looked_at):
             raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
-        found = self._detector.detect(looked_at)
-        alike = self._alike[found.language.code]
-        overlays = {self._overlay[each.code] for each in alike}
+        detected = self._detector.detect(looked_at)
+        overlays = {self._overlay[alike.code] for alike in self._alike[detected.language.code]}
         if len(overlays) > 1:  # the detector cannot distinguish them
             return Choice(None, None, BASE, "undetectable")
-        if found.confidence < self._confidence:
-            return Choice(found.language, found.confidence, BASE, "unsure")
-        return Choice(found.language, found.confidence, overlays.pop(), "detected")
+        if detected.confidence < self._confidence:
+            return Choice(detected.language, detected.confidence, BASE, "unsure")
+        return Choice(detected.language, detected.confidence, overlays.pop(), "detected")
 
     def _served(self, name: str) -> Language:
-        language = find_language(name, own=self._overlay)
+        language = find_language(name, user_codes=self._overlay)
         if language.code not in self._overlay:
             served = ", ".join(self._overlay) or "none, as there are no overlays"
             raise InputError(f"language is {language}; it must be one that is served: {served}")
@@ -102,20 +100,12 @@ def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
     py3langid has one label for both scripts of Chinese, of Serbian and of Uzbek: the first that is served stands for
     all of them.
     """
-    known = set(detectable_languages()) if languages else set()
+    detectable = set(detectable_languages()) if languages else set()
     by_label: dict[str, list[Language]] = {}
     for language in languages:
-        if language in known:
+        if language in detectable:
             by_label.setdefault(LABELS.get(language.code, language.bcp47), []).append(language)
     return {alike[0].code: alike for alike in by_label.values()}
-
-
-CONFIDENCE = 0.5
-"""A detected language with a lower probability than this, among those served, is ignored."""
-BATCH = 16
-"""The largest number of prompts in a batch."""
-
-__all__ = ["AdaptiveModel", "Choice", "Completion"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,6 @@ class Completion:
     finish_reason: str
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, the language by its code."""
         rest = {name: value for name, value in vars(self).items() if name not in ("text", "choice")}
         return {"text": self.text, **self.choice.as_data(), **rest}
 
@@ -141,7 +130,7 @@ class Completion:
 class AdaptiveModel:
     """A quantized base that switches to the overlay of each request's language. Safe to share between threads.
 
-    `model` and `tokenizer` are those of transformers. The model belongs to whoever is inside `using`, and must not be
+    `model` and `tokenizer` come from transformers. The model belongs to whoever is inside `using`, and must not be
     moved to another device: the overlays are on the device where it was loaded.
     """
 
@@ -158,9 +147,9 @@ class AdaptiveModel:
         """Loads the base, and checks that the overlays are complete and belong to it."""
         in_range("confidence", confidence, least=0.0, most=1.0)
         device = resolve_device(device)
-        opened = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
-        self.checkpoint = opened
-        self.overlays = _of_base(overlays, self.checkpoint)
+        checkpoint = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
+        self.checkpoint = checkpoint
+        self.overlays = _overlays_for(overlays, checkpoint)
         self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
         self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)
@@ -172,13 +161,11 @@ class AdaptiveModel:
 
     @property
     def languages(self) -> tuple[Language, ...]:
-        """The languages that are served."""
         return self._selector.languages
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The base, and every overlay."""
-        return (BASE, *(each.name for each in self.overlays.overlays)) if self.overlays else (BASE,)
+        return (BASE, *(overlay.name for overlay in self.overlays.overlays)) if self.overlays else (BASE,)
 
     @property
     def now(self) -> str:
@@ -186,7 +173,6 @@ class AdaptiveModel:
         return self._switch.now
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns the overlay for a text, by the language given or otherwise by the language detected."""
         return self._selector.choose(text, language=language)
 
     @contextmanager
@@ -208,7 +194,7 @@ class AdaptiveModel:
                     self._to(before)
 
     def _to(self, overlay: str) -> None:
-        """Switches weights and, if there are any, input thresholds; those of the base are language-blind."""
+        """Switches weights and, if there are any, input thresholds; the base has language-blind ones."""
         self._switch.to(overlay)
         if self._inputs is not None:
             self._inputs.use(None if overlay == BASE else overlay)
@@ -226,8 +212,8 @@ class AdaptiveModel:
         """Returns the completion of every prompt, in the order of the prompts.
 
         `language` is the language of all prompts; without it each is detected. Prompts with the same overlay are
-        continued in batches of up to `batch`, those of the active overlay first. `options` are those of `generate` in
-        transformers; the defaults are the model's own, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
+        continued in batches of up to `batch`, starting with the active overlay. `options` are options of `generate` in
+        transformers; the model sets the defaults, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
         sampled prompts are continued one at a time, so that the text of one does not depend on the others.
         """
         texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
@@ -235,30 +221,24 @@ class AdaptiveModel:
         if seed is not None:
             whole("seed", seed, least=0)
         settings = settings_for(self.model, self.tokenizer, options, seed=seed)
-        asked = [self._prompt(i, text, settings) for i, text in enumerate(texts)]
-        chosen = [self.choose(prompt.text, language=language) for prompt in asked]
-        found: dict[int, Continuation] = {}
-        for overlay in self._order([choice.overlay for choice in chosen]):
-            own = [prompt for prompt, choice in zip(asked, chosen, strict=True) if choice.overlay == overlay]
-            for part in batches(own, 1 if settings.alone else batch):
+        tokenized = [self._prompt(i, text, settings) for i, text in enumerate(texts)]
+        choices = [self.choose(prompt.text, language=language) for prompt in tokenized]
+        now, continued = self.now, dict[int, Continuation]()
+        for overlay in sorted(dict.fromkeys(choice.overlay for choice in choices), key=lambda name: name != now):
+            served = [prompt for prompt, choice in zip(tokenized, choices, strict=True) if choice.overlay == overlay]
+            for part in batches(served, 1 if settings.alone else batch):
                 with self.using(overlay) as model:
-                    found |= generate_batch(model, self.tokenizer, part, settings)
+                    continued |= generate_batch(model, self.tokenizer, part, settings)
                 if progress:
-                    progress("generating text", len(found), len(asked))
+                    progress("generating text", len(continued), len(tokenized))
         return [
-            Completion(found[i].text, choice, len(asked[i].ids), found[i].tokens, found[i].finish_reason)
-            for i, choice in enumerate(chosen)
+            Completion(continued[i].text, choice, len(prompt.ids), continued[i].tokens, continued[i].finish_reason)
+            for i, (prompt, choice) in enumerate(zip(tokenized, choices, strict=True))
         ]
 
-    def _order(self, overlays: Sequence[str]) -> list[str]:
-        """Returns every overlay once, the active one first."""
-        now = self.now
-        return sorted(dict.fromkeys(overlays), key=lambda name: name != now)
-
     def _prompt(self, place: int, text: str, settings: Settings) -> Prompt:
-        """Returns a prompt as tokens; raises if it is empty or too long."""
         if not isinstance(text, str) or not text or not encodable(text):
-            raise InputError(f"prompts[{place}] is {text!r:.40}; every prompt must hold some valid Unicode text")
+            raise InputError(f"prompts[{place}] is {text!r:.40}; every prompt must be valid Unicode text, not empty")
         # no padding here: it would change the tokenizer's state for other threads
         ids = self.tokenizer(text, verbose=False)["input_ids"]
         if not ids:
@@ -272,12 +252,11 @@ class AdaptiveModel:
         return Prompt(place, text, tuple(ids))
 
 
-def _of_base(given: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
-    """Returns the overlays; raises unless they were made for the base."""
-    if given is None:
+def _overlays_for(overlays: str | Path | Overlays | None, base: Checkpoint) -> Overlays | None:
+    if overlays is None:
         return None
-    if isinstance(given, Overlays):
-        if given.base != base.fingerprint:
-            raise InputError(f"the overlays were made for a base other than {base.target}; give that base")
-        return given
-    return Overlays.load(given, base)
+    if not isinstance(overlays, Overlays):
+        return Overlays.load(overlays, base)
+    if overlays.base != base.fingerprint:
+        raise InputError(f"the overlays were made for a base other than {base.target}; give that base")
+    return overlays

@@ -1,4 +1,4 @@
-"""OverlayBase: a loaded quantized base, and the model it was made from, whose weights are read one at a time."""
+"""OverlayBase: a loaded quantized base, and the original model, whose weights are read one at a time."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -43,17 +43,16 @@ class OverlayBase:
     """
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
-        """Checks that the base was made from the checkpoint, and loads it."""
         self.checkpoint, self.base = checkpoint, base
         self.plan = check_base(base, checkpoint)
         self.model: PreTrainedModel = base.load(device=device)
         modules = dict(self.model.named_modules())
         weights = checkpoint.architecture.weights
-        seen = [each for each in self.plan.quantized if each.block is not None]
-        # maps with the same input are adjacent, so its statistics are computed once
-        seen.sort(key=lambda each: (each.block, str(weights[each.name].sees)))
+        layers = [layer for layer in self.plan.quantized if layer.block is not None]
+        # layers with the same input are adjacent, so its statistics are computed once
+        layers.sort(key=lambda layer: (layer.block, str(weights[layer.name].sees)))
         self.schemes: dict[str, Scheme] = schemes_by_name(
-            each for each in seen if is_observable(weights[each.name], modules)
+            layer for layer in layers if is_observable(weights[layer.name], modules)
         )
         if not self.schemes:
             raise InputError(
@@ -63,17 +62,15 @@ class OverlayBase:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of all tensors of the base."""
         return sum(info.nbytes for info in self.base.tensors.values())
 
     def weight(self, name: str) -> Weight:
-        """Returns the description of a linear layer."""
         return self.checkpoint.architecture.weights[name]
 
     def codes(self, name: str) -> Codes:
         """Returns a linear layer of the base as it is stored."""
         names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
-        return read_packed({each: self.base.read(each) for each in names}, name, bits=self.schemes[name].bits)
+        return read_packed({tensor: self.base.read(tensor) for tensor in names}, name, bits=self.schemes[name].bits)
 
     def original(self, name: str) -> Tensor:
         """Returns a linear layer of the model that the base was made from."""
@@ -87,14 +84,16 @@ class OverlayBase:
         for part in self._parts(products):
             inputs = self._inputs(text, part, products)
             for sees, names in groupby(part, lambda name: self.weight(name).sees):
-                known = inputs.statistics(sees)
-                if known is not None:
-                    yield from ((name, known) for name in names)
+                statistics = inputs.statistics(sees)
+                if statistics is not None:
+                    yield from ((name, statistics) for name in names)
 
     def _inputs(self, text: TokenizedText, names: Iterable[str], products: bool) -> HessianAccumulator:
         weights = [self.weight(name) for name in names]
         present = {text.languages[i] for i in {text.language_of[window.document] for window in text.windows}}
-        points = {str(each.sees): InputPoint(each.module, input_stack(each), True, products) for each in weights}
+        points = {
+            str(weight.sees): InputPoint(weight.module, input_stack(weight), True, products) for weight in weights
+        }
         inputs = HessianAccumulator(TextLanguages.of(text, dict.fromkeys(present, 1 / len(present))), points)
         device = str(self.model.device)
         with inputs.observe(self.model) as start, torch.no_grad():

@@ -22,10 +22,9 @@ REFUSED = {
     "max_length": "it counts the padding of a batch: give max_new_tokens",
     "min_length": "it counts the padding of a batch: give min_new_tokens",
     "num_return_sequences": "every prompt has one continuation: give it several times",
-    "pad_token_id": "it is that of the tokenizer",
+    "pad_token_id": "the tokenizer's is used",
     "return_dict_in_generate": "text is returned: take the model from `using` for more",
 }
-"""Options that are refused, and why."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Settings:
 
     @property
     def alone(self) -> bool:
-        """Whether a prompt needs a batch of its own, because sampling depends on the other prompts of a batch."""
+        """Whether each prompt needs a separate batch, because sampling depends on the other prompts of a batch."""
         return self.seed is not None and bool(self.options["do_sample"])
 
 
@@ -72,27 +71,28 @@ def settings_for(
         raise InputError(
             f"{type(model).__name__} does not generate text; give a model that does, such as Llama or BLOOM"
         )
-    _check(options, known={*vars(GenerationConfig()), *FUNCTIONS})  # type: ignore[no-untyped-call]
-    own: Any = model.generation_config
-    most = options.get("max_new_tokens", own.max_new_tokens)
+    _check(options, allowed={*vars(GenerationConfig()), *FUNCTIONS})  # type: ignore[no-untyped-call]
+    defaults: Any = model.generation_config
+    most = options.get("max_new_tokens", defaults.max_new_tokens)
     most = MAX_NEW_TOKENS if most is None else whole("max_new_tokens", most, least=1)
-    ends = _numbers(options.get("eos_token_id", own.eos_token_id))
-    rows = model.config.get_text_config().vocab_size
+    end = options.get("eos_token_id", defaults.eos_token_id)
+    ends = () if end is None else (end,) if isinstance(end, int) else tuple(end)
+    vocabulary = model.config.get_text_config().vocab_size
     candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, *ends, 0)
-    padding = next(each for each in candidates if isinstance(each, int) and each < rows)
-    full = {"do_sample": bool(own.do_sample), **options, "max_new_tokens": most}
+    padding = next(token for token in candidates if isinstance(token, int) and token < vocabulary)
+    full = {"do_sample": bool(defaults.do_sample), **options, "max_new_tokens": most}
     if options.get("stop_strings"):
         full["tokenizer"] = tokenizer  # `generate` needs it to find them
     return Settings(full, most, frozenset(ends), padding, seed)
 
 
-def _check(options: Mapping[str, Any], *, known: Collection[str]) -> None:
+def _check(options: Mapping[str, Any], *, allowed: Collection[str]) -> None:
     """Raises if an option is refused, or would be silently ignored."""
     for name, value in options.items():
         if name in REFUSED:
             raise InputError(f"the option {name} is not taken, as {REFUSED[name]}")
-        if name not in known or name.startswith("_"):
-            raise InputError(f"there is no option {name!r:.40}; give those of GenerationConfig in transformers")
+        if name not in allowed or name.startswith("_"):
+            raise InputError(f"there is no option {name!r:.40}; give options of GenerationConfig in transformers")
         if value is not None and name == "temperature":
             in_range(name, value, above=0.0)
         if value is not None and name == "top_p":
@@ -125,10 +125,8 @@ def generate_batch(
             raise InputError(
                 f"transformers cannot generate with these options: {' '.join(str(problem).split()):.300}"
             ) from problem
-    made = rows[:, ids.shape[1] :].tolist()
-    return {
-        prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in zip(prompts, made, strict=True)
-    }
+    generated = zip(prompts, rows[:, ids.shape[1] :].tolist(), strict=True)
+    return {prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in generated}
 
 
 def _continuation(
@@ -141,26 +139,22 @@ def _continuation(
         new = new[:-1]
     reason = "length" if end is None and len(new) == settings.most else "stop"
     # a tokenizer may drop a leading space when it decodes; here the space is in the middle of the text
-    before, whole_text = (_decoded(tokenizer, ids) for ids in (prompt.ids, (*prompt.ids, *new)))
-    text = whole_text[len(before) :] if whole_text.startswith(before) else _decoded(tokenizer, new)
+    before, whole_text = (decode_text(tokenizer, ids) for ids in (prompt.ids, (*prompt.ids, *new)))
+    text = whole_text[len(before) :] if whole_text.startswith(before) else decode_text(tokenizer, new)
     return Continuation(text, len(new), reason)
 
 
-def _decoded(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+def decode_text(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+    """Returns the text of tokens as it is, without special tokens."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns tokens and mask, with padding on the left so that continuations start at the right end."""
-    width = max(len(prompt.ids) for prompt in prompts)
-    ids = torch.full((len(prompts), width), padding, dtype=torch.int64)
+    longest = max(len(prompt.ids) for prompt in prompts)
+    ids = torch.full((len(prompts), longest), padding, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
-        mask[row, width - len(prompt.ids) :] = 1
+        ids[row, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
+        mask[row, longest - len(prompt.ids) :] = 1
     return ids.to(device), mask.to(device)
-
-
-def _numbers(given: Any) -> tuple[int, ...]:
-    """Returns a token id, a list of them or None as a tuple."""
-    return () if given is None else (given,) if isinstance(given, int) else tuple(given)

@@ -1,17 +1,19 @@
-"""Overlays on disk: one safetensors file each, and a manifest, `overlays.json`, that describes them.
+"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files.
 
-The manifest of overlays: every key of overlays.json and its type.
+On disk each overlay is one safetensors file, described by the manifest, `overlays.json`.
 """
 
 import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,12 +36,101 @@ from fairbits.core.records import (
     to_json,
 )
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import WORD_BITS, read_packed
+from fairbits.models.io.compressed_tensors import WORD_BITS, packed_tensors, read_packed
 from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, sha256_of, tensor_chunks
-from fairbits.serve.overlays.activation_table import ActivationTable, Clip, SavedTable
-from fairbits.serve.overlays.overlay_rows import PLAIN, Form, Overlay, Patch, check_overlay_names
+from fairbits.models.scales.groups import Codes
+from fairbits.serve.overlays.activations import ActivationTable, Clip
 
 MANIFEST = "overlays.json"
+SUFFIX = ".safetensors"
+THRESHOLDS = "activations"
+BASE = "base"
+"""The name of the shared base itself."""
+PLAIN = re.compile(r"\w[\w-]*")
+"""Allowed names of overlays; the name is part of the file name."""
+WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
+"""Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
+and new overlays never touch the files of those that they replace."""
+Form = Literal["residual", "codes", "steps"]
+"""What is stored for a row: the difference to the original, new codes, or new scales ("steps") for the base's codes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Rows of one linear layer (out, in), in one of the forms.
+
+    `tensor`       the layer in the files of the base, `module` in the loaded model, `transposed` there
+    `rows`         which rows, int64 (n,); None: all
+    `scales`       (n, groups), in the type that is stored
+    `codes`        int8 (n, in) of `bits` each; None: the base's codes stay
+    `base_scales`  what `scales` replace where the codes stay
+    """
+
+    form: Form
+    tensor: str
+    module: str
+    bits: int
+    rows: Tensor | None
+    scales: Tensor
+    codes: Tensor | None = None
+    base_scales: Tensor | None = None
+    transposed: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.scales)
+
+    def on(self, device: torch.device) -> "Patch":
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors to store; the scales that it replaces are in the base."""
+        if self.codes is None:
+            stored = {f"{self.tensor}_scale": self.scales.contiguous()}
+        else:
+            stored = packed_tensors(self.tensor, Codes(self.codes, self.scales, self.bits))
+            del stored[f"{self.tensor}_shape"]  # it is stored in the base
+        if self.rows is not None:
+            stored[f"{self.tensor}_rows"] = self.rows.to(torch.int32)
+        return stored
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """The patches of one or a few languages."""
+
+    name: str
+    languages: tuple[str, ...]
+    patches: tuple[Patch, ...]
+
+    def __post_init__(self) -> None:
+        # a second patch of a layer would see rows that the first has changed
+        for name, times in Counter(patch.tensor for patch in self.patches).items():
+            if times > 1:
+                raise InputError(f"the overlay {self.name!r:.80} changes {name} twice; each layer must be there once")
+
+    @cached_property
+    def size_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor for patch in self.patches for name, tensor in patch.tensors().items()}
+
+
+def check_overlay_names(names: Sequence[str], languages: Mapping[str, str]) -> None:
+    """Raises unless overlays have unique names, safe in file names, and every overlay in use exists."""
+    for name in names:
+        if not PLAIN.fullmatch(name) or name == BASE:
+            raise InputError(f"an overlay has the name {name!r:.80}; give letters, digits, '-', '_', not {BASE!r}")
+    for name, times in Counter(map(str.casefold, names)).items():
+        if times > 1:
+            raise InputError(f"two overlays have the name {name!r}; each must have a different name")
+    lost = sorted(set(languages.values()) - {BASE, *names})
+    if lost:
+        raise InputError(f"the overlay {lost[0]!r:.80} serves a language but is missing; give it as well")
 
 
 @dataclass(frozen=True)
@@ -66,9 +157,8 @@ class OverlayEntry:
     patches: tuple[PatchEntry, ...]
 
     def __post_init__(self) -> None:
-        """Checks that nothing is named twice."""
         check_once("languages", self.languages)
-        check_once("patches", [each.tensor for each in self.patches])
+        check_once("patches", [patch.tensor for patch in self.patches])
 
 
 @dataclass(frozen=True)
@@ -83,18 +173,12 @@ class TableEntry:
     languages: tuple[Code, ...]
 
     def __post_init__(self) -> None:
-        """Checks that no language is named twice."""
         check_once("languages", self.languages)
-
-    @property
-    def table(self) -> SavedTable:
-        """The table without its file."""
-        return SavedTable(self.bits, self.clip, self.points, self.languages)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of overlays.json; the fields are those of Overlays."""
+    """The content of overlays.json, with the fields of Overlays."""
 
     base: Digest
     languages: Mapping[Code, str]
@@ -103,26 +187,17 @@ class Manifest:
     activations: TableEntry | None
 
     def __post_init__(self) -> None:
-        """Checks that overlays have names of their own, and that they and the languages belong together."""
-        check_overlay_names([each.name for each in self.overlays], self.languages)
-        for each in self.overlays:
-            check_within(f"the overlay {each.name}", each.languages, "languages", self.languages)
+        check_overlay_names([overlay.name for overlay in self.overlays], self.languages)
+        for overlay in self.overlays:
+            check_within(f"the overlay {overlay.name}", overlay.languages, "languages", self.languages)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all files with tensors."""
         entries = (*self.overlays, *(() if self.activations is None else (self.activations,)))
-        return tuple(dict.fromkeys(each.file for each in entries))
+        return tuple(dict.fromkeys(entry.file for entry in entries))
 
 
 OVERLAYS = Kind("fairbits.overlays/1", "a manifest of overlays", "fairbits overlay", Manifest, stamped=False)
-
-
-SUFFIX = ".safetensors"
-THRESHOLDS = "activations"
-WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
-"""Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
-and new overlays never touch the files of those that they replace."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +217,14 @@ class Overlays:
     activations: ActivationTable | None = None
 
     def __post_init__(self) -> None:
-        """Checks that overlays have unique names that are valid in file names, and that every overlay in use exists."""
-        check_overlay_names([each.name for each in self.overlays], self.languages)
+        check_overlay_names([overlay.name for overlay in self.overlays], self.languages)
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all tensors; overlays with the same patches are stored once."""
-        rows = {id(each.patches): each.size_bytes for each in self.overlays}
+        rows = {id(overlay.patches): overlay.size_bytes for overlay in self.overlays}
         table = {} if self.activations is None else self.activations.tensors()
-        return sum(rows.values()) + sum(each.nbytes for each in table.values())
+        return sum(rows.values()) + sum(tensor.nbytes for tensor in table.values())
 
     def save(self, directory: str | Path) -> None:
         """Writes all files, the manifest last; until then older overlays in the directory stay valid."""
@@ -161,17 +235,20 @@ class Overlays:
         """Writes all files to a directory that `open_for_writing` has given."""
         files: dict[Path, list[Piece]] = {}
         entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
-        for each in self.overlays:
-            if id(each.patches) not in entries:
-                file, entry = _overlay_entry(place, each)
-                files[file], entries[id(each.patches)] = in_memory(each.tensors()), entry
+        for overlay in self.overlays:
+            if id(overlay.patches) not in entries:
+                pieces = in_memory(overlay.tensors())
+                file, digest = _place_for(place, overlay.name, pieces)
+                files[file], entries[id(overlay.patches)] = pieces, _overlay_entry(overlay, file, digest)
         table = None
         if self.activations is not None:
             pieces = in_memory(self.activations.tensors())
             file, digest = _place_for(place, THRESHOLDS, pieces)
-            files[file], table = pieces, TableEntry(file.name, digest, **vars(self.activations.saved()))
+            bits, clip, points = self.activations.bits, self.activations.clip, dict(self.activations.modules)
+            files[file], table = pieces, TableEntry(file.name, digest, bits, clip, points, self.activations.languages)
         overlays = tuple(
-            replace(entries[id(each.patches)], name=each.name, languages=each.languages) for each in self.overlays
+            replace(entries[id(overlay.patches)], name=overlay.name, languages=overlay.languages)
+            for overlay in self.overlays
         )
         manifest = Manifest(self.base, dict(self.languages), overlays, dict(self.record), table)
         content = to_json(OVERLAYS.stamp(asdict(manifest)))
@@ -197,27 +274,26 @@ class Overlays:
                 f"{place} was made for a base other than {base.target}; give that base, or make the overlays again"
             )
         try:
-            patches = {each.file: _read_patches(place, each, base) for each in manifest.overlays}
-            overlays = tuple(Overlay(each.name, each.languages, patches[each.file]) for each in manifest.overlays)
-            saved = manifest.activations
-            table = None if saved is None else ActivationTable.of(_read_tensors(place, saved), saved.table)
+            patches = {entry.file: _read_patches(place, entry, base) for entry in manifest.overlays}
+            overlays = tuple(Overlay(entry.name, entry.languages, patches[entry.file]) for entry in manifest.overlays)
+            table = None if manifest.activations is None else _read_table(place, manifest.activations)
             return cls(manifest.base, overlays, manifest.languages, manifest.record, table)
         except InputError as problem:
             raise InputError(f"{place / MANIFEST}: {problem}") from None
 
 
 def check_directory(directory: Path) -> Path:
-    """Returns the directory if overlays can be written to it: it is new, empty, or holds nothing but overlays."""
+    """Returns the directory if overlays can be written to it: it is new, empty, or holds only overlays."""
     try:
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory} is not a directory; give one to write overlays to")
-        held = sorted(each.name for each in directory.iterdir()) if directory.is_dir() else []
-        there = next(each for each in (directory, *directory.parents) if each.exists())
+        names = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+        there = next(parent for parent in (directory, *directory.parents) if parent.exists())
     except OSError as error:  # the name is too long, or the directory is not accessible
         raise InputError(f"{directory} cannot be used ({error.strerror}); give another path") from None
-    others = [name for name in held if name != LOCK and not WRITTEN.fullmatch(name) and not TEMPORARY.fullmatch(name)]
-    if others and MANIFEST not in held:
-        raise InputError(f"{directory} holds other files ({others[0]} …); give a directory of its own for overlays")
+    foreign = [name for name in names if name != LOCK and not WRITTEN.fullmatch(name) and not TEMPORARY.fullmatch(name)]
+    if foreign and MANIFEST not in names:
+        raise InputError(f"{directory} holds other files ({foreign[0]} …); give a new or empty directory for overlays")
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InputError(f"{there} is not writable; give a path in a directory where you may write")
     return directory
@@ -225,13 +301,13 @@ def check_directory(directory: Path) -> Path:
 
 @contextmanager
 def open_for_writing(directory: Path) -> Iterator[Path]:
-    """Yields a directory that no other process writes overlays to meanwhile, without what a killed one has left."""
-    with ExitStack() as held:
+    """Yields a locked directory to write overlays to, without the files that a killed process has left."""
+    with ExitStack() as stack:
         try:
             if not directory.exists():
                 directory.mkdir(parents=True, exist_ok=True)
-                held.callback(_remove_empty, directory)
-            held.enter_context(lock_directory(directory))
+                stack.callback(_remove_empty, directory)
+            stack.enter_context(lock_directory(directory))
             clear_temporary(directory)
             _clear(directory)
         except OSError as error:
@@ -256,7 +332,7 @@ def _clear(place: Path, older: Iterable[Path] = ()) -> None:
         named = _named_files(place)
         if named is None:  # nothing is removed that it may name
             return
-        for file in {*older, *(each for each in place.iterdir() if WRITTEN.fullmatch(each.name))} - named:
+        for file in {*older, *(entry for entry in place.iterdir() if WRITTEN.fullmatch(entry.name))} - named:
             with suppress(OSError):  # it does no harm, and the next process removes it
                 file.unlink()
 
@@ -266,18 +342,15 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def _overlay_entry(place: Path, overlay: Overlay) -> tuple[Path, OverlayEntry]:
-    """Returns where the tensors of an overlay are written, and its entry in the manifest."""
-    file, digest = _place_for(place, overlay.name, in_memory(overlay.tensors()))
+def _overlay_entry(overlay: Overlay, file: Path, digest: str) -> OverlayEntry:
     patches = tuple(
-        PatchEntry(each.tensor, each.module, each.form, each.bits, each.count, each.transposed)
-        for each in overlay.patches
+        PatchEntry(patch.tensor, patch.module, patch.form, patch.bits, patch.count, patch.transposed)
+        for patch in overlay.patches
     )
-    return file, OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
+    return OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
 
 
 def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
-    """Returns the path for tensors, and the SHA-256 of their file."""
     sha256 = hashlib.sha256()
     for chunk in tensor_chunks(pieces):
         sha256.update(chunk)
@@ -286,7 +359,6 @@ def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
 
 
 def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Tensor]:
-    """Returns the tensors of a file in the manifest; raises if it is missing or damaged."""
     file = place / entry.file
     if file.parent != place or not file.is_file():
         raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
@@ -299,10 +371,19 @@ def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Te
     return {info.name: map_tensor(info) for info in read_header(file).values()}
 
 
+def _read_table(place: Path, entry: TableEntry) -> ActivationTable:
+    tensors = _read_tensors(place, entry)
+    missing = sorted({"alpha", "blind"} - tensors.keys())
+    if missing:
+        raise InputError(f"the tensors of activation thresholds lack {missing[0]!r}; make them again")
+    alpha, blind = (tensors[name].cpu().numpy() for name in ("alpha", "blind"))
+    return ActivationTable(entry.bits, entry.clip, entry.points, entry.languages, alpha, blind)
+
+
 def _read_patches(place: Path, entry: OverlayEntry, base: Checkpoint) -> tuple[Patch, ...]:
     tensors = _read_tensors(place, entry)
     try:
-        return tuple(_patch(tensors, each, base) for each in entry.patches)
+        return tuple(_patch(tensors, patch, base) for patch in entry.patches)
     except KeyError as missing:
         raise InputError(f"{place / entry.file} is damaged: it lacks {missing}; make it again") from None
 
@@ -324,7 +405,7 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
         words = math.ceil(int(shape[1]) * bits / WORD_BITS)
         fits = fits and packed.dtype == torch.int32 and packed.shape == (count, words)
     if not fits:
-        raise InputError(f"what is stored of {name} does not fit the base, {shape.tolist()}; make it again")
+        raise InputError(f"the stored tensors of {name} do not fit the base, {shape.tolist()}; make them again")
     if form != "steps":
         stored = {f"{name}_packed": packed, f"{name}_scale": scales, f"{name}_shape": shape}
         codes = read_packed(stored, name, bits=bits).codes
@@ -332,11 +413,9 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
 
 
 def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
-    """Returns which rows of a map are stored; None: all of them."""
-    found = tensors.get(f"{name}_rows")
-    if found is None:
+    if f"{name}_rows" not in tensors:
         return None
-    rows = found.to(torch.int64).flatten()
+    rows = tensors[f"{name}_rows"].to(torch.int64).flatten()
     if not len(rows) or len(set(rows.tolist())) < len(rows) or int(rows.min()) < 0 or int(rows.max()) >= most:
-        raise InputError(f"what is stored of {name} is of rows that it does not have, or of one twice; make it again")
+        raise InputError(f"the file stores rows that {name} does not have, or one of them twice; make it again")
     return rows

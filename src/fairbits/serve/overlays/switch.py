@@ -20,7 +20,7 @@ from torch import Tensor
 from fairbits.core.errors import InputError
 from fairbits.models.scales.groups import Codes, dequantize, divisors, split_like
 from fairbits.models.swapped_model import matrix_at
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Patch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,9 +39,11 @@ class Switch:
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
             if id(overlay.patches) not in placed:
-                found = ((_weight(model, patch), patch) for patch in overlay.patches)
-                here = ((W, patch.on(W.device)) for W, patch in found)
-                placed[id(overlay.patches)] = [(W, patch, not _is_readable(W, patch)) for W, patch in here]
+                weights = [_weight(model, patch) for patch in overlay.patches]
+                patches = [patch.on(W.device) for W, patch in zip(weights, overlay.patches, strict=True)]
+                placed[id(overlay.patches)] = [
+                    (W, patch, not _is_recoverable(W, patch)) for W, patch in zip(weights, patches, strict=True)
+                ]
             self._patches[overlay.name] = placed[id(overlay.patches)]
         self._kept: list[tuple[Tensor, Patch, Tensor | None]] = []
         self.now = BASE
@@ -66,9 +68,9 @@ class Switch:
         self.now = name
 
     def _put(self, W: Tensor, patch: Patch, *, keep: bool) -> None:
-        own = W.clone() if patch.rows is None else W.index_select(0, patch.rows)
-        values = _values(own, patch)
-        self._kept.append((W, patch, own))  # before anything is written
+        rows = W.clone() if patch.rows is None else W.index_select(0, patch.rows)
+        values = _values(rows, patch)
+        self._kept.append((W, patch, rows))  # before anything is written
         _write(W, patch.rows, values)
         if not keep:
             self._kept[-1] = (W, patch, None)  # can be computed again
@@ -80,41 +82,40 @@ class Switch:
         while self._kept:
             W, patch, kept = self._kept[-1]
             if kept is None:
-                own = W if patch.rows is None else W.index_select(0, patch.rows)
-                kept = _rescaled(own, patch, back=True)
+                rows = W if patch.rows is None else W.index_select(0, patch.rows)
+                kept = _rescaled(rows, patch, back=True)
                 self._kept[-1] = (W, patch, kept)  # may be written twice but must not be computed twice
             _write(W, patch.rows, kept)
             self._kept.pop()
 
 
-def _values(own: Tensor, patch: Patch) -> Tensor:
-    """Returns the rows with the patch applied."""
+def _values(rows: Tensor, patch: Patch) -> Tensor:
     if patch.codes is None:
-        return _rescaled(own, patch, back=False)
+        return _rescaled(rows, patch, back=False)
     # like a loader: scales are first converted to the type of the model, then multiplied
-    values = Codes(patch.codes, patch.scales.to(own.dtype), patch.bits).dequantized
-    return values.add_(own) if patch.form == "residual" else values
+    values = Codes(patch.codes, patch.scales.to(rows.dtype), patch.bits).dequantized
+    return values.add_(rows) if patch.form == "residual" else values
 
 
-def _rescaled(own: Tensor, patch: Patch, *, back: bool) -> Tensor:
+def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
     """Returns rows with new scales and the same codes."""
     assert patch.base_scales is not None
     old, new = (patch.scales, patch.base_scales) if back else (patch.base_scales, patch.scales)
-    old, new = old.to(own.dtype), new.to(own.dtype)
-    wide = torch.promote_types(own.dtype, torch.float32)
-    codes = (split_like(own, old).to(wide) / divisors(old).to(wide)[:, :, None]).round_()
-    return dequantize(codes.reshape(own.shape), new)
+    old, new = old.to(rows.dtype), new.to(rows.dtype)
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    codes = (split_like(rows, old).to(wide) / divisors(old).to(wide)[:, :, None]).round_()
+    return dequantize(codes.reshape(rows.shape), new)
 
 
 @torch.no_grad()
-def _is_readable(W: Tensor, patch: Patch) -> bool:
-    """Returns whether the rows of the base can be computed from those of the patch, bit for bit."""
+def _is_recoverable(W: Tensor, patch: Patch) -> bool:
+    """Returns whether the rows of the base can be recovered from the patched rows, bit for bit."""
     if patch.codes is not None:
         return False
-    own = W if patch.rows is None else W.index_select(0, patch.rows)
-    again = _rescaled(_rescaled(own, patch, back=False), patch, back=True)
+    rows = W if patch.rows is None else W.index_select(0, patch.rows)
+    again = _rescaled(_rescaled(rows, patch, back=False), patch, back=True)
     # 0 and −0 compare equal, so signs are compared too
-    return torch.equal(own, again) and torch.equal(own.signbit(), again.signbit())
+    return torch.equal(rows, again) and torch.equal(rows.signbit(), again.signbit())
 
 
 def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
@@ -125,7 +126,6 @@ def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
 
 
 def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
-    """Returns the parameter that the patch changes, as (out, in)."""
     W = matrix_at(model, patch.module, transposed=patch.transposed)
     if W is None:
         raise InputError(

@@ -29,7 +29,6 @@ class LimitedProtocol(H11Protocol):
     _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Starts to wait for the first request."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` is called whenever something waits to be read
         if len(self.connections) > self.most:
@@ -39,7 +38,6 @@ class LimitedProtocol(H11Protocol):
         self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Takes data, which may be part of the headers."""
         super().data_received(data)
         self._update_deadline()
 
@@ -56,17 +54,16 @@ class LimitedProtocol(H11Protocol):
             self._reading = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops waiting."""
         self._clear_deadline()
         self.resume_writing()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        self._reading = self.loop.call_later(READ_TIMEOUT, self._check_read, waiting)
+        unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(READ_TIMEOUT, self._check_read, unread)
 
     def _check_read(self, before: int) -> None:
-        """Ends the connection if the client has read nothing meanwhile, or the response had ended already."""
+        """Ends the connection if the client has read nothing since, or the response had ended already."""
         if self.transport.is_closing() or self.transport.get_write_buffer_size() >= before:
             self.transport.abort()
         else:
@@ -95,7 +92,7 @@ def limited_protocol(most: int) -> type[LimitedProtocol]:
 
 
 def _whole_response(problem: RequestError) -> bytes:
-    """Returns a response with an error as it is sent, for a connection whose request is not read."""
+    """Returns the bytes of an error response, for a connection whose request is not read."""
     body = json.dumps(problem.as_data()).encode()
     lines = (
         *(f"HTTP/1.1 {problem.status} Service Unavailable", "Content-Type: application/json", "Connection: close"),

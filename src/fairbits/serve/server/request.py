@@ -1,9 +1,10 @@
-"""The request for a completion: its fields, each checked, and none ignored; and the errors that answer bad ones."""
+"""The request for a completion: its body, its fields, of which none is ignored, and the errors for bad requests."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +19,13 @@ from pydantic import (
 
 from fairbits.core.errors import printable
 
+if TYPE_CHECKING:
+    from fastapi import Request
+
+BODY_TIMEOUT = 30.0
+"""Seconds in which the body of a request must arrive."""
+DISCARD_LIMIT = 16 << 20
+"""Bytes beyond the limit that are still read, so that the client sees the response and not a broken connection."""
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """The type of an error by its status; any other is an invalid request or an error of the server."""
 CLIENT_CLOSED_REQUEST = 499
@@ -60,13 +68,12 @@ class RequestError(Exception):
         self.headers = dict(headers or {})
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the body of the response."""
         kind = TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def bad_request(message: str, param: str | None = None) -> RequestError:
-    """Returns the error for a request that is malformed, or uses what is not supported."""
+    """Returns the error for a request that is malformed or not supported."""
     return RequestError(400, message, param=param)
 
 
@@ -107,9 +114,9 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def without_nulls(cls, data: Any) -> Any:
-        """Returns the fields that have a value; an unknown one stays, to be refused."""
         if not isinstance(data, dict):
             return data
+        # an unknown field stays, to be refused
         return {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}
 
 
@@ -154,7 +161,6 @@ class CompletionRequest(Body):
     @field_validator("max_tokens", "n")
     @classmethod
     def within_limits(cls, value: int, info: ValidationInfo) -> int:
-        """Returns a number that the limits of the server allow."""
         limits: Any = info.context
         if value > (limits.max_tokens if info.field_name == "max_tokens" else limits.max_queue):
             raise ValueError
@@ -163,48 +169,72 @@ class CompletionRequest(Body):
     @field_validator("stream_options")
     @classmethod
     def only_with_stream(cls, value: StreamOptions, info: ValidationInfo) -> StreamOptions:
-        """Returns the options of a stream, if there is one."""
         if not info.data.get("stream"):
             raise ValueError
         return value
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """The prompts, one or several."""
         return (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The strings that end a completion."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are chosen."""
         return Sampling(self.temperature, self.top_p, self.seed)
+
+
+async def read_body(request: "Request", limits: Limits) -> bytes:
+    """Returns the body; no more of it than the limit is kept in memory."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(
+            415, "send JSON, and the header Content-Type: application/json", code="unsupported_media_type"
+        )
+    most, size, kept = limits.max_body, 0, bytearray()
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared[:20]) > most + DISCARD_LIMIT:
+        raise _body_too_large(most)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for part in request.stream():
+                size += len(part)
+                kept += part if size <= most else b""
+                if size > most + DISCARD_LIMIT:
+                    break
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_TIMEOUT:g} seconds"
+        raise RequestError(408, message, headers={"Connection": "close"}) from None
+    if size > most:
+        raise _body_too_large(most)
+    return bytes(kept)
 
 
 def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
     """Returns the request in a body, if the server can serve it within its limits."""
-    data = read_object(body)
+    data = _parse_json(body)
     unknown = next((name for name in data if name not in CompletionRequest.model_fields), None)
     if unknown is not None:
-        known = [name for name, own in CompletionRequest.model_fields.items() if own.description != UNSUPPORTED]
-        message = f"there is no field {unknown!r:.80}; the fields are {', '.join(sorted(known))}"
+        fields = [name for name, info in CompletionRequest.model_fields.items() if info.description != UNSUPPORTED]
+        message = f"there is no field {unknown!r:.80}; the fields are {', '.join(sorted(fields))}"
         raise bad_request(message, printable(unknown[:80]))
     if data.get("max_tokens") is None:
         data["max_tokens"] = min(DEFAULT_TOKENS, limits.max_tokens)
     try:
         return CompletionRequest.model_validate(data, context=limits)
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_context=False)[0]
-        raise _bad_field(str(first["loc"][0]), data, limits) from None
+        name = str(problem.errors(include_url=False, include_context=False)[0]["loc"][0])
+        value = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
+        rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
+        raise bad_request(f"{name} is {value}; it must be {rule}", name) from None
 
 
-def read_object(body: bytes) -> dict[str, Any]:
+def _parse_json(body: bytes) -> dict[str, Any]:
     """Returns the JSON object in a body.
 
-    Python parses it, not pydantic, since it reads half a surrogate pair: the field that holds one can be named.
+    Python parses it, not pydantic, since it reads an unpaired surrogate: the field that has one can be named.
     """
     try:
         data = json.loads(body.decode(), parse_constant=_not_json)
@@ -219,24 +249,16 @@ def read_object(body: bytes) -> dict[str, Any]:
     return data
 
 
-def prompt_too_long(tokens: int, most: int) -> RequestError:
-    """Returns the error for a prompt that does not fit."""
-    message = f"the prompt has {tokens} tokens; this server takes {most}: shorten it, or request fewer new tokens"
-    return RequestError(400, message, param="prompt", code="context_length_exceeded")
-
-
 def server_stopping() -> RequestError:
     """Returns the error for a request that a server which stops cannot take or finish."""
     message = "the server is stopping; try again later"
     return RequestError(503, message, code="stopping", headers={"Retry-After": "5"})
 
 
-def _bad_field(name: str, data: Mapping[str, Any], limits: Limits) -> RequestError:
-    """Returns the error for a field that is missing or wrong."""
-    found = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
-    rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
-    return bad_request(f"{name} is {found}; it must be {rule}", name)
+def _body_too_large(most: int) -> RequestError:
+    message = f"the body is too large; this server takes {most:,} bytes"
+    return RequestError(413, message, code="body_too_large", headers={"Connection": "close"})
 
 
 def _not_json(name: str) -> float:
-    raise bad_request(f"the body holds {name}, which is not JSON; send finite numbers")
+    raise bad_request(f"the body contains {name}, which is not JSON; send finite numbers")

@@ -1,22 +1,55 @@
-"""The scheduler: choices wait in the order of arrival; one thread decodes them, those of one overlay together."""
+"""The scheduler: choices wait in the order of arrival; one thread decodes them, those of one overlay together.
+
+Also the metrics of the server, in the text format of Prometheus.
+"""
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.overlays.generation import settings_for
-from fairbits.serve.server.choice import Failure, PendingChoice
-from fairbits.serve.server.decoding import decode
+from fairbits.serve.server.decoding import Failure, PendingChoice, decode
 from fairbits.serve.server.request import Limits, RequestError, server_stopping
 
-if TYPE_CHECKING:
-    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-    from fairbits.serve.server.app import Metrics
-
 logger = logging.getLogger(__name__)
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The metrics of one server; their names begin with fairbits_. The client library adds _total to counters."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Answered requests.", "path", "status")
+        self.completions = self._counter("completions", "Finished choices.", "language", "overlay", "finish_reason")
+        self.cancelled = self._counter("cancelled", "Choices whose client went away.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
+        self.tokens = self._counter("generated_tokens", "Tokens generated.", "overlay")
+        self.switches = self._counter("switches", "Changes of the overlay.")
+        self.switch_seconds = self._counter("switch_seconds", "Seconds of changing overlays.")
+        self.batch = self._histogram("batch_size", "Choices per batch.", buckets=SIZES)
+        self.first_token = self._histogram("first_token_seconds", "From arrival to the first token.")
+        self.latency = self._histogram("request_seconds", "From request to end of answer.", "path")
+
+    def watch_queue(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
+        """Adds how many choices wait and run at the time of each scrape."""
+        Gauge("fairbits_queue_length", "Choices that wait.", registry=self._registry).set_function(waiting)
+        Gauge("fairbits_running", "Choices that are decoded.", registry=self._registry).set_function(running)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"fairbits_{name}", meaning, labels, registry=self._registry)
+
+    def _histogram(self, name: str, meaning: str, *labels: str, buckets: Sequence[float] = SECONDS) -> Histogram:
+        return Histogram(f"fairbits_{name}", meaning, labels, buckets=buckets, registry=self._registry)
 
 
 class Scheduler:
@@ -26,7 +59,7 @@ class Scheduler:
     more batches than there are choices before it, and many of one language cannot delay another for long.
     """
 
-    def __init__(self, model: "AdaptiveModel", limits: Limits, metrics: "Metrics") -> None:
+    def __init__(self, model: AdaptiveModel, limits: Limits, metrics: Metrics) -> None:
         settings_for(model.model, model.tokenizer, {}, seed=None)  # raises if the model does not generate text
         self._model, self._limits, self._metrics = model, limits, metrics
         self._waiting: deque[PendingChoice] = deque()
@@ -41,11 +74,9 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted."""
         return self._thread.is_alive() and not self.closing
 
     def start(self) -> None:
-        """Starts the decoding thread."""
         self._thread.start()
 
     def close(self, seconds: float) -> None:
@@ -60,12 +91,11 @@ class Scheduler:
             self._last_call.start()
 
     def _end_all(self) -> None:
-        """Ends all choices, and tells their clients that the server stops."""
         with self._changed:
             left = [*self._running, *self._waiting]
             self._waiting.clear()
         for choice in left:
-            choice.emit(Failure(stopping=True))
+            choice.emit((choice.index, Failure(stopping=True)))
             choice.cancelled = True
 
     def stop(self, seconds: float) -> None:
@@ -92,12 +122,10 @@ class Scheduler:
             self._reserved += count
 
     def release(self, count: int) -> None:
-        """Returns the room of choices that were not submitted."""
         with self._changed:
             self._reserved -= count
 
     def submit(self, choices: Sequence[PendingChoice]) -> None:
-        """Queues choices for which room was reserved."""
         with self._changed:
             self._reserved -= len(choices)
             self._waiting.extend(choices)
@@ -117,7 +145,7 @@ class Scheduler:
             except Exception:  # whatever it is, the next batch must be decoded
                 logger.exception("a batch of %d failed", len(batch))
                 for choice in batch:
-                    choice.emit(Failure())
+                    choice.emit((choice.index, Failure()))
             finally:
                 self._running = []
 
@@ -142,12 +170,7 @@ class Scheduler:
             if before != overlay:
                 metrics.switches.inc()
                 metrics.switch_seconds.inc(perf_counter() - began)
-            decode(
-                model,
-                self._model.tokenizer,
-                batch,
-                halted=lambda: self._halted,
-                on_first_token=metrics.first_token.observe,
-            )
+            first_token = metrics.first_token.observe
+            decode(model, self._model.tokenizer, batch, halted=lambda: self._halted, on_first_token=first_token)
         metrics.tokens.labels(overlay).inc(sum(choice.tokens for choice in batch))
         metrics.cancelled.inc(sum(choice.cancelled for choice in batch))

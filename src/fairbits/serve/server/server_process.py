@@ -24,7 +24,7 @@ SHUTDOWN_TIMEOUT = 30
 BACKLOG = 1024
 SHORTEST_KEY = 16
 OTHER_FILES = 256
-"""Files that the process has open beside its connections."""
+"""Files that the process has open in addition to its connections."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,10 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
 
     @property
     def url(self) -> str:
-        """The address as a client writes it."""
         host, port = self.socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -13,8 +13,7 @@ import fairbits.serve.overlays.switch as switching
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel, Choice
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import find_language
@@ -213,7 +212,7 @@ def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) ->
 @pytest.mark.parametrize(
     ("prompt", "options", "said"),
     [
-        ("", {}, r"prompts\[0\] is ''; every prompt must hold some valid Unicode text"),
+        ("", {}, r"prompts\[0\] is ''; every prompt must be valid Unicode text, not empty"),
         (["a", "\ud800"], {}, r"prompts\[1\]"),
         ([3], {}, r"prompts\[0\] is 3"),
         (None, {}, "must be a list or a tuple"),

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.overlay_files import Overlays
-from fairbits.serve.overlays.overlay_rows import BASE, Overlay, Patch, of_language
+from fairbits.serve.overlays.overlay_files import BASE, Overlay, Overlays, Patch
 from fairbits.serve.overlays.switch import Switch
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -197,7 +196,3 @@ def test_a_map_cannot_be_changed_twice() -> None:
     scales = torch.tensor([[0.5]])
     with pytest.raises(InputError, match="changes w twice"):
         Overlay("a", (), 2 * rescaled(scales, scales).patches)
-
-
-def test_the_base_serves_languages_without_an_overlay() -> None:
-    assert [of_language({"fra_Latn": "a"}, code) for code in ("fra_Latn", "deu_Latn", None)] == ["a", BASE, BASE]

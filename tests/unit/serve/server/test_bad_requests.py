@@ -13,8 +13,8 @@ import pytest
 
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.server import connection
-from fairbits.serve.server import prompts as reading
-from fairbits.serve.server.request import Limits, RequestError, parse_request, read_object
+from fairbits.serve.server import request as reading
+from fairbits.serve.server.request import Limits, RequestError, parse_request
 
 from .conftest import PROMPTS, Running, until
 
@@ -303,7 +303,8 @@ NUMBERS = (
 )
 
 
-def test_json_is_read_as_it_is() -> None:
-    assert read_object('{"prompt": "שלום"}'.encode()) == {"prompt": "שלום"}
+def test_a_body_must_be_an_object() -> None:
+    body = '{"model": "tiny", "prompt": "שלום"}'.encode()
+    assert parse_request(body, Limits()).prompts == ("שלום",)
     with pytest.raises(RequestError, match="object"):
-        read_object(b"1")
+        parse_request(b"1", Limits())

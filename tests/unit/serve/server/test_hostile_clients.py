@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.server import prompts as reading
+from fairbits.serve.server import request as reading
 from fairbits.serve.server import server_process as serving
 from fairbits.serve.server.request import Limits
 

@@ -8,10 +8,9 @@ import pytest
 
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.server import scheduler as module
-from fairbits.serve.server.app import Metrics
-from fairbits.serve.server.choice import Failure, PendingChoice, TextChunk
+from fairbits.serve.server.decoding import ChoiceEvent, PendingChoice
 from fairbits.serve.server.request import Limits, RequestError, Sampling
-from fairbits.serve.server.scheduler import Scheduler
+from fairbits.serve.server.scheduler import Metrics, Scheduler
 
 from .conftest import PROMPTS, Running, until
 
@@ -32,13 +31,13 @@ def started(model: AdaptiveModel, **limits: int) -> Iterator[tuple[Scheduler, Me
 def row(
     model: AdaptiveModel,
     code: str,
-    emit: Callable[[TextChunk | Failure], None],
+    emit: Callable[[ChoiceEvent], None],
     *,
     tokens: int = 1,
     sampling: Sampling = GREEDY,
 ) -> PendingChoice:
     ids = tuple(model.tokenizer(PROMPTS[code])["input_ids"])
-    return PendingChoice(ids, model.choose(PROMPTS[code]), tokens, (), sampling, False, emit)
+    return PendingChoice(0, ids, model.choose(PROMPTS[code]), tokens, (), sampling, False, emit)
 
 
 def submit(scheduler: Scheduler, rows: list[PendingChoice]) -> None:
@@ -49,7 +48,7 @@ def submit(scheduler: Scheduler, rows: list[PendingChoice]) -> None:
 def test_the_oldest_goes_first_with_others_of_its_overlay(model: AdaptiveModel) -> None:
     ended: list[str] = []
 
-    def named(name: str) -> Callable[[TextChunk | Failure], None]:
+    def named(name: str) -> Callable[[ChoiceEvent], None]:
         return lambda _: ended.append(name)
 
     with started(model, max_batch=3) as (scheduler, metrics):
@@ -71,7 +70,7 @@ def test_a_stream_of_one_language_delays_another_by_one_batch(model: AdaptiveMod
     ended: list[str] = []
     with started(model, max_batch=2) as (scheduler, _):
 
-        def again(_: TextChunk | Failure) -> None:  # as a client that always has another request of the same language
+        def again(_: ChoiceEvent) -> None:  # as a client that always has another request of the same language
             ended.append("eng")
             if len(ended) < 40:
                 submit(scheduler, [row(model, "eng_Latn", again)])
@@ -118,7 +117,7 @@ def test_a_failure_is_told_and_the_next_batch_has_its_turn(server: Running, monk
             server.complete(PROMPTS["eng_Latn"])
         assert failed.value.response.status_code == 500
         assert "secret" not in failed.value.response.text
-        with pytest.raises(openai.APIError, match="its log says why"):
+        with pytest.raises(openai.APIError, match="see its log"):
             list(server.complete(PROMPTS["eng_Latn"], stream=True))
     assert "secret of the machine" in caplog.text
     assert server.complete(PROMPTS["eng_Latn"], max_tokens=2).usage.completion_tokens == 2

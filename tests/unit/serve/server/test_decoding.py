@@ -3,7 +3,7 @@
 import pytest
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.server.response import Detokenizer, StopFilter
+from fairbits.serve.server.decoding import Detokenizer, StopFilter
 from fairbits.text.included_texts import udhr
 
 LANGUAGES = ["eng_Latn", "heb_Hebr", "jpn_Jpan", "tha_Thai", "amh_Ethi", "hin_Deva", "kor_Hang"]

@@ -1,23 +1,88 @@
-"""Thresholds of activations: the table found on text, its rows in a model, and what is refused."""
+"""Thresholds of activations, the hooks that apply them, and what is refused."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fairbits.core.records import check_record
+from fairbits.core.errors import InputError
+from fairbits.forward.tokenize import tokenize_corpus
+from fairbits.forward.windows import TokenizedText
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
-from fairbits.serve.overlays.activation_table import ActivationTable, Magnitudes, SavedTable, bin_counts
-from fairbits.serve.overlays.activations import ActivationQuantizer, record_activations, text_of
+from fairbits.serve.overlays.activations import (
+    ActivationQuantizer,
+    ActivationRecord,
+    ActivationTable,
+    Magnitudes,
+    activation_points,
+    bin_counts,
+    language_windows,
+    record_activations,
+)
+from fairbits.text.included_texts import udhr
+from fairbits.text.text_request import TextRequest
+
+LANGUAGES = ["eng_Latn", "heb_Hebr"]
+
+
+class Case:
+    """A model with text in two languages, and what it shows."""
+
+    def __init__(self, checkpoint: Checkpoint, *, sequence: int = 64) -> None:
+        self.checkpoint, self.model = checkpoint, checkpoint.load()
+        self.text: TokenizedText = tokenize_corpus(
+            checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=200, sequence=sequence)
+        )
+        self.record: ActivationRecord = record_activations(self.model, checkpoint.architecture, self.text)
+
+    @cache  # noqa: B019 - a case lives as long as the module
+    def table(self, bits: int) -> ActivationTable:
+        return self.record.table(bits)
+
+    def logits(self) -> Tensor:
+        ids = torch.tensor([self.text.windows[0].main.ids])
+        asked = {"decoder_input_ids": ids} if self.model.config.is_encoder_decoder else {}
+        with torch.no_grad():
+            found: Tensor = self.model(input_ids=ids, **asked).logits
+        return found
+
+    def inputs(self, module: str, text: TokenizedText) -> np.ndarray:
+        """Returns what a module of a causal model sees of a text, one window at a time: nothing is padded."""
+        seen: list[Tensor] = []
+        handle = self.model.get_submodule(module).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        with torch.no_grad():
+            for window in text.windows:
+                self.model(input_ids=torch.tensor([window.main.ids]))
+        handle.remove()
+        return torch.cat([each.flatten() for each in seen]).numpy()
+
+
+@pytest.fixture(scope="module")
+def tiny(outer_blocks: Callable[[int], Checkpoint]) -> Case:
+    """Returns four blocks of the embedded model: trained weights, a third of the work."""
+    return Case(outer_blocks(4))
+
+
+@pytest.fixture(scope="module")
+def case(reading_model: Callable[[str], Checkpoint]) -> Callable[[str], Case]:
+    """Returns the function that gives a small random model of a family with text."""
+    made: dict[str, Case] = {}
+
+    def case(family: str) -> Case:
+        if family not in made:
+            made[family] = Case(reading_model(family), sequence=32)
+        return made[family]
+
+    return case
+
 
 LANGUAGES = ["eng_Latn", "heb_Hebr"]
 
@@ -56,7 +121,7 @@ def error(x: np.ndarray, alpha: float, bits: int) -> float:
 @pytest.mark.parametrize("column", [1, 3, 15])
 def test_a_threshold_costs_no_more_than_half_a_percent_above_the_exact_one(tiny: Any, bits: int, column: int) -> None:
     table = tiny.table(bits)
-    x = tiny.inputs(table.modules[table.points[column]][0], text_of(tiny.text, "heb_Hebr"))
+    x = tiny.inputs(table.modules[table.points[column]][0], language_windows(tiny.text, "heb_Hebr"))
     exact = clip_sample(x, Grid(bits))
     assert exact.value <= error(x, table.row("heb_Hebr")[column], bits) * (1 + 1e-6)
     assert error(x, table.row("heb_Hebr")[column], bits) <= 1.005 * exact.value
@@ -64,11 +129,12 @@ def test_a_threshold_costs_no_more_than_half_a_percent_above_the_exact_one(tiny:
 
 def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
     text = replace(
-        tiny.text, windows=text_of(tiny.text, "eng_Latn").windows + text_of(tiny.text, "heb_Hebr").windows[:1]
+        tiny.text,
+        windows=language_windows(tiny.text, "eng_Latn").windows + language_windows(tiny.text, "heb_Hebr").windows[:1],
     )
     table = record_activations(tiny.model, tiny.checkpoint.architecture, text).table(4)
     column = 7
-    parts = [tiny.inputs(table.modules[table.points[column]][0], text_of(text, code)) for code in LANGUAGES]
+    parts = [tiny.inputs(table.modules[table.points[column]][0], language_windows(text, code)) for code in LANGUAGES]
     h = np.concatenate([np.full(part.size, 1 / part.size) for part in parts])
     exact = clip_sample(np.concatenate(parts), Grid(4), importance=h)
     found = sum(error(part, table.blind[column], 4) / part.size for part in parts)
@@ -79,7 +145,7 @@ def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
 
 def test_formulas_take_the_moments_of_the_activations(tiny: Any) -> None:
     laplace, gaussian, absmax = (tiny.record.table(4, clip) for clip in ("laplace", "gaussian", "absmax"))
-    x = tiny.inputs(laplace.modules[laplace.points[2]][0], text_of(tiny.text, "eng_Latn")).astype(np.float64)
+    x = tiny.inputs(laplace.modules[laplace.points[2]][0], language_windows(tiny.text, "eng_Latn")).astype(np.float64)
     assert laplace.row("eng_Latn")[2] == pytest.approx(banner_laplace(np.abs(x).mean(), 4), rel=1e-3)
     assert gaussian.row("eng_Latn")[2] == pytest.approx(banner_gaussian(np.sqrt(np.square(x).mean()), 4), rel=1e-3)
     assert absmax.row("eng_Latn")[2] == pytest.approx(np.abs(x).max(), rel=2e-3)
@@ -87,9 +153,9 @@ def test_formulas_take_the_moments_of_the_activations(tiny: Any) -> None:
 
 def test_magnitudes_know_their_error() -> None:
     x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
-    found = Magnitudes.of(bin_counts(x))
+    found = Magnitudes.from_counts(bin_counts(x))
     assert found.error(2.5, 4) == pytest.approx(error(x.numpy(), 2.5, 4) / 5000, rel=1e-3)
-    assert Magnitudes.of(bin_counts(torch.zeros(3))).alpha(8) == 0
+    assert Magnitudes.from_counts(bin_counts(torch.zeros(3))).alpha(8) == 0
 
 
 def test_every_input_of_the_blocks_is_a_point_and_the_head_is_none(tiny: Any, case: Callable[[str], Any]) -> None:
@@ -225,11 +291,84 @@ def test_closing_removes_every_hook_and_gives_the_same_logits(tiny: Any) -> None
     assert not any(module._forward_pre_hooks_with_kwargs for module in tiny.model.modules())
 
 
-def test_a_table_survives_its_files(tiny: Any, tmp_path: Path) -> None:
-    table = tiny.table(6)
-    save_file(table.tensors(), tmp_path / "a.safetensors")
-    saved = check_record(SavedTable, json.loads(json.dumps(asdict(table.saved()))))
-    found = ActivationTable.of(load_file(tmp_path / "a.safetensors"), saved)
-    assert (found.bits, found.clip, found.languages, found.modules) == (6, "exact", tuple(LANGUAGES), table.modules)
-    for code in (*LANGUAGES, None):
-        assert np.array_equal(found.row(code), table.row(code))
+def test_a_language_without_thresholds_is_refused(tiny: Any) -> None:
+    with (
+        ActivationQuantizer(tiny.model, tiny.table(8)) as quantizer,
+        pytest.raises(InputError, match="language 'fra_Latn' has no thresholds; available are eng_Latn, heb_Hebr"),
+    ):
+        quantizer.use("fra_Latn")
+
+
+@pytest.mark.parametrize("bits", [1, 9, True])
+def test_bits_beyond_the_grids_are_refused(tiny: Any, bits: int) -> None:
+    with pytest.raises(InputError, match="bits is"):
+        tiny.record.table(bits)
+
+
+def test_an_unknown_formula_is_refused(tiny: Any) -> None:
+    with pytest.raises(InputError, match="clip is 'cauchy'"):
+        tiny.record.table(8, "cauchy")  # type: ignore[arg-type]
+
+
+def test_a_language_without_text_is_refused(tiny: Any) -> None:
+    empty = language_windows(tiny.text, "eng_Latn")
+    with pytest.raises(InputError, match="the text has nothing in heb_Hebr"):
+        record_activations(tiny.model, tiny.checkpoint.architecture, empty)
+
+
+def test_activations_that_are_not_finite_are_refused(tiny: Any) -> None:
+    model = tiny.checkpoint.load()
+    with torch.no_grad():
+        model.get_submodule(next(iter(tiny.record.modules.values()))[0]).weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="is NaN or infinite on the calibration text"):
+        record_activations(model, tiny.checkpoint.architecture, tiny.text)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_point_that_is_always_0_is_refused(tiny: Any) -> None:
+    nothing = Magnitudes.from_counts(bin_counts(torch.zeros(4)))
+    seen = {code: (nothing, *parts[1:]) for code, parts in tiny.record.seen.items()}
+    with pytest.raises(InputError, match="is 0 everywhere in the text of eng_Latn"):
+        replace(tiny.record, seen=seen).table(8)
+
+
+def test_inputs_are_not_rounded_twice(tiny: Any) -> None:
+    table = tiny.table(8)
+    with (
+        ActivationQuantizer(tiny.model, table),
+        pytest.raises(InputError, match="is already rounded; close the other"),
+    ):
+        ActivationQuantizer(tiny.model, table)
+
+
+def test_the_table_of_another_model_is_refused(tiny: Any, case: Callable[[str], Any]) -> None:
+    with pytest.raises(InputError, match="the model has no module"):
+        ActivationQuantizer(case("llama").model, tiny.table(8))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"languages": ["eng_Latn"]}, "alpha has shape"),
+        ({"languages": ["eng_Latn", "eng_Latn"]}, "language eng_Latn is in the table 2 times"),
+        ({"modules": {"a": ["x"], "b": ["x"]}}, "module x is in the table 2 times"),
+        ({"bits": 12}, "bits is 12"),
+    ],
+)
+def test_a_table_that_does_not_fit_its_tensors_is_refused(tiny: Any, change: dict[str, Any], said: str) -> None:
+    table = tiny.table(8)
+    with pytest.raises(InputError, match=said):
+        replace(table, **change)
+
+
+def test_thresholds_must_be_above_0_and_there(tiny: Any) -> None:
+    table = tiny.table(8)
+    blind = table.blind.copy()
+    blind[0] = 0
+    with pytest.raises(InputError, match="thresholds are float32 and above 0"):
+        replace(table, blind=blind)
+
+
+def test_a_model_without_modules_to_watch_is_refused(tiny: Any) -> None:
+    with pytest.raises(InputError, match="no linear layer in a block"):
+        activation_points(tiny.checkpoint.architecture, nn.Linear(2, 2))
