@@ -137,7 +137,7 @@ class StreamedModel:
         self._samples = [next(batches(text, positions=1)).on(device) for _ in range(2)]
         self._body = StreamedBody(self._loader.model.model, whole=self._samples[0])
         self._split: Split | None = None
-        self._width = int(checkpoint.config.get_text_config().hidden_size)
+        self._width = checkpoint.hidden_size
         self.name, self.apart = checkpoint.target, True
         self.notes: tuple[str, ...] = ()
         self.logit_positions = positions_of_logits(checkpoint.config, device)

@@ -353,19 +353,11 @@ class Scores(Shown):
         }
 
 
-def _from_version_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of a scores file of version 1, which had no other percentile than `kl_p99`."""
-    only = data.pop("kl_p99")
-    made_with = {"fairbits": data["fairbits"]}
-    return data | {"percentiles": {code: {"kl_p99": value} for code, value in only.items()}, "versions": made_with}
-
-
 SCORES = Kind(
     "fairbits.scores/2",
     "a file of scores",
     "fairbits evaluate --out",
     Scores,
-    earlier={"fairbits.scores/1": _from_version_1},
 )
 
 

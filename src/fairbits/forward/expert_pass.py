@@ -25,8 +25,7 @@ def count_by_document(
     points = expert_points(checkpoint.architecture)
     counter = ExpertCounter(points, torch.arange(len(text.lang)), device=device)
     dtype = walk_dtype(checkpoint, device)
-    width = int(checkpoint.config.get_text_config().hidden_size)
-    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // (width * dtype.itemsize)
+    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // (checkpoint.hidden_size * dtype.itemsize)
     parts = list(_parts(text, room))
     for number, part in enumerate(parts if points else ()):
         _pass(checkpoint, part, counter, device=device, dtype=dtype)

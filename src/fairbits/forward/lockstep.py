@@ -201,8 +201,7 @@ def positions_at_once(checkpoint: Checkpoint, text: Text, *, device: str, dtype:
     room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
     if is_gpu(device):
         room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    width = int(checkpoint.config.get_text_config().hidden_size)
-    fitting = min(max(room // (dtype.itemsize * ACTIVATIONS_PER_POSITION * width), 64), most)
+    fitting = min(max(room // (dtype.itemsize * ACTIVATIONS_PER_POSITION * checkpoint.hidden_size), 64), most)
     return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
 
 

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import KEPT_ERRORS_BYTES
+from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCounter
 from fairbits.models.architecture.records import Architecture, Weight
@@ -27,13 +28,6 @@ from fairbits.models.scales.scheme import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def first_tensor(value: Any) -> Tensor:
-    """Returns the first tensor of what a module takes or returns."""
-    while not isinstance(value, Tensor):
-        value = value[0]
-    return value
 
 
 def side_by_side(x: Tensor, positions: Tensor) -> Tensor:
@@ -305,13 +299,13 @@ class Recorder:
 
     def _given(self, index: int, point: Point) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            self._activations(index, point, first_tensor(output))
+            self._activations(index, point, first_tensor((output,)))
 
         return hook
 
     def _applied(self, index: int, name: str, stack: str) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            given, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
+            given, x = first_tensor((output,)), first_tensor(args or tuple(kwargs.values())).detach()
             self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
             if given.requires_grad:
                 given.register_hook(  # type: ignore[no-untyped-call]

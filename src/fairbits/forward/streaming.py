@@ -245,15 +245,13 @@ def _visits(plan: Sequence[range]) -> int:
 
 def _batches(job: Job) -> list[Batch]:
     room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(job.device) else BLOCK_BACKWARD_BYTES
-    positions = max(room // (SAVED_PER_BLOCK * _width(job) * job.dtype.itemsize), BLOCK_BACKWARD_POSITIONS)
+    positions = max(
+        room // (SAVED_PER_BLOCK * job.checkpoint.hidden_size * job.dtype.itemsize), BLOCK_BACKWARD_POSITIONS
+    )
     return [
         replace(batch.on(job.device), main=batch.main.on(job.device))
         for batch in batches(job.text, positions=positions)
     ]
-
-
-def _width(job: Job) -> int:
-    return int(job.checkpoint.config.get_text_config().hidden_size)
 
 
 def _parts(job: Job, chosen: Sequence[Batch]) -> list[list[Batch]]:
@@ -273,7 +271,7 @@ def _places(job: Job, part: Sequence[Batch]) -> int:
 
 
 def _states_bytes(job: Job, part: Sequence[Batch]) -> int:
-    return sum(batch.main.real.numel() for batch in part) * _width(job) * job.dtype.itemsize
+    return sum(batch.main.real.numel() for batch in part) * job.checkpoint.hidden_size * job.dtype.itemsize
 
 
 def _room(job: Job) -> float:

@@ -143,6 +143,11 @@ class Checkpoint:
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
+    @property
+    def hidden_size(self) -> int:
+        """The number of channels of the hidden states of text."""
+        return int(self.config.get_text_config().hidden_size)
+
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Name, type and shape of every tensor."""

@@ -24,7 +24,7 @@ from fairbits.core.records import (
     Number,
     Positive,
     Share,
-    Width,
+    StoredBits,
     check_once,
     check_ordered,
     check_same_keys,
@@ -75,7 +75,7 @@ class Entry:
     name: Name
     block: BlockIndex | None
     role: str
-    bits: Width | None
+    bits: StoredBits | None
     group: Group = "channel"
     grid: WeightGrid = "twos"
     clip: Clip = "exact"
@@ -114,7 +114,7 @@ class LayerResult:
     """
 
     name: Name
-    bits: Width
+    bits: StoredBits
     size_bytes: Positive
     alpha: tuple[NonNegative, NonNegative, NonNegative]
     weight_error: NonNegative

@@ -121,7 +121,6 @@ SWEEP = Kind(
     "a sweep",
     "fairbits sweep --out",
     SweepFile,
-    earlier={"fairbits.sweep/1": lambda data: data | {"measure": "loss"}},
 )
 
 

@@ -21,7 +21,7 @@ from fairbits.reports.sources import RUN
 from fairbits.serve.overlays.overlay_files import OVERLAYS
 from fairbits.text.mix_file import Mix, manifest_path
 
-SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
+SAVED = Path(__file__).parents[2] / "data" / "records"
 
 
 def refusal(tmp_path: Path, name: str, load: Callable[[Path], Any], place: str, value: Any) -> str:

@@ -6,7 +6,6 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.divergence import DocumentSums
-from fairbits.evaluation.document_sums import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting
 from fairbits.forward.windows import Text
@@ -147,36 +146,6 @@ def test_a_file_gives_the_same_scores_and_the_same_bytes(draw, tmp_path) -> None
     assert back.quantized == scores.quantized
     assert back.summary() == scores.summary()
     assert len(written.splitlines()) < 50
-
-
-def as_version_1(scores: Scores) -> dict:
-    """Returns the content of a scores file as 0.1.0 wrote it."""
-    data = json.loads(scores.as_bytes())
-    data["kl_p99"] = {code: each["kl_p99"] for code, each in data.pop("percentiles").items()}
-    return data | {"schema": "fairbits.scores/1"}
-
-
-def test_a_file_of_version_1_has_only_the_99th_percentile(draw, tmp_path) -> None:
-    scores, path = draw(DAMAGE), tmp_path / "scores.json"
-    path.write_text(json.dumps(as_version_1(scores)))
-    found = Scores.load(path)
-    assert found.percentiles == dict.fromkeys(DAMAGE, TokenPercentiles(0.25))
-    assert found.frame().by_language() == scores.frame().by_language()
-    assert found.frame(measure="loss").by_language() == scores.frame(measure="loss").by_language()
-    found.save(path)
-    assert json.loads(path.read_bytes())["schema"] == "fairbits.scores/2"
-    assert Scores.load(path).percentiles == found.percentiles
-
-
-@pytest.mark.parametrize("broken", [None, 5, {"heb_Hebr": 1.0}, {**dict.fromkeys(DAMAGE, 1.0), "heb_Hebr": "x"}])
-def test_a_damaged_file_of_version_1_is_refused(draw, tmp_path, broken) -> None:
-    data, path = as_version_1(draw(DAMAGE)), tmp_path / "scores.json"
-    data["kl_p99"] = broken
-    if broken is None:
-        del data["kl_p99"]
-    path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"scores.json is damaged: .*; write it again"):
-        Scores.load(path)
 
 
 def damaged(data: dict, change: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 
-FILE = Path(__file__).parents[3] / "data" / "0.1.0" / "scores.json"
+FILE = Path(__file__).parents[3] / "data" / "records" / "scores.json"
 
 
 @pytest.fixture(scope="module")

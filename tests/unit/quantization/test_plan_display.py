@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fairbits.quantization.plan import Plan
 
-FILE = Path(__file__).parents[2] / "data" / "0.1.0" / "plan.json"
+FILE = Path(__file__).parents[2] / "data" / "records" / "plan.json"
 
 
 def test_layers_are_counted_by_their_scheme() -> None:

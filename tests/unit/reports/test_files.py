@@ -9,7 +9,7 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.reports.sources import RUN, SWEEP
 
-SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
+SAVED = Path(__file__).parents[2] / "data" / "records"
 
 
 def changed(name: str, *keys: str, by: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class ModelSize:
         )
         return cls(
             blocks=blocks,
-            width=int(config.hidden_size),
+            width=checkpoint.hidden_size,
             vocabulary=int(config.vocab_size),
             head=0 if head is None else prod(head.shape),
             embedding=sum(prod(each.shape) for each in embedding),

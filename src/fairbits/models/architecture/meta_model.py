@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.core.tensors import first_tensor
 
 Model = PreTrainedModel
 SPARE_VALUES = 2**28
@@ -158,7 +159,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
 
     def enter(path: str) -> Any:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen = _first_tensor((*args, *kwargs.values()))
+            seen = first_tensor((*args, *kwargs.values()))
             alive.append(seen)
             width = seen.shape[-1] if seen is not None and seen.ndim else None
             calls.setdefault(path, []).append(Call(path, identity(seen), None, width, args, dict(kwargs)))
@@ -167,7 +168,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
 
     def leave(path: str) -> Any:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            given = _first_tensor((output,))
+            given = first_tensor((output,))
             alive.append(given)
             width = given.shape[-1] if given is not None and given.ndim else None
             several = not isinstance(output, Tensor)
@@ -213,7 +214,7 @@ def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> N
         if module is embedding and any(call.several for call in calls.get(path, ())):
             raise InputError(f"{path}, its embedding, gives several tensors at once")
     call = calls[first][0]
-    seen = _first_tensor((*call.args, *call.kwargs.values()))
+    seen = first_tensor((*call.args, *call.kwargs.values()))
     if seen is not None and seen.ndim == 3 and seen.shape[:2] == (TOKENS, 1):
         raise InputError("its blocks see the tokens of all texts one after the other, not one text after the other")
 
@@ -237,12 +238,3 @@ class _ValuesAreTrue(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.nonzero.default:
             return torch.empty((0, args[0].ndim), dtype=torch.long, device=args[0].device)
         return func(*args, **(kwargs or {}))
-
-
-def _first_tensor(values: tuple[Any, ...]) -> Tensor | None:
-    for value in values:
-        if isinstance(value, Tensor):
-            return value
-        if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
-            return value[0]
-    return None

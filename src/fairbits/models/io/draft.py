@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairbits.core.errors import InputError
 from fairbits.core.files import TEMPORARY, remove_tree
-from fairbits.core.records import Digest, FileName, Kind, Name, Positive, Width
+from fairbits.core.records import Digest, FileName, Kind, Name, Positive, StoredBits
 
 STATE = "state.json"
 PLAN = "plan.json"
@@ -31,7 +31,7 @@ class DraftState:
     tokenizer: Digest
     fairbits: Name
     device: Name
-    stored: Mapping[str, tuple[Width, Positive | None]]
+    stored: Mapping[str, tuple[StoredBits, Positive | None]]
 
 
 DRAFT = Kind(

@@ -216,12 +216,8 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     whole text, also with several ranks, so that codes do not depend on their number.
     """
     positions = sum(batch.size for batch in whole)
-    states = 3 * positions * _width(job.checkpoint) * job.dtype.itemsize
+    states = 3 * positions * job.checkpoint.hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
-
-
-def _width(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.config.get_text_config().hidden_size)
 
 
 def check_plan(checkpoint: Checkpoint, plan: Plan, text: Text | None) -> None:

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.core.tensors import all_finite
+from fairbits.core.tensors import all_finite, first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.expert_inputs import ExpertCall
 from fairbits.forward.lockstep import StopBlock
@@ -123,11 +123,6 @@ def removed_hooks() -> Iterator[list[RemovableHandle]]:
 def stack_of(weight: Weight) -> str:
     """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
-
-
-def first_tensor(values: Iterable[Any]) -> Tensor:
-    """Returns the first tensor among the arguments of a module."""
-    return next(each for each in values if isinstance(each, Tensor))
 
 
 PANEL = 256

@@ -4,7 +4,6 @@ The threshold of activations is not part of the codes of any weight. A table wit
 few bytes, and switching languages copies one row.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.body_and_head import split_head
 from fairbits.forward.collect import positions_at_once
@@ -122,7 +122,7 @@ class _Watch:
         stack = stack_of(weight)
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = _first_tensor((*args, *kwargs.values()))
+            x = first_tensor((*args, *kwargs.values()))
             flat, real = x.reshape(-1, x.shape[-1]), self.batch.positions(stack).real.flatten().bool()
             if len(flat) != len(real):
                 raise InputError(
@@ -208,7 +208,7 @@ class _Rounding:
     def __call__(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        x = _first_tensor((*args, *kwargs.values()))
+        x = first_tensor((*args, *kwargs.values()))
         rounded = self._once(x)
         changed = tuple(rounded if each is x else each for each in args)
         return changed, {name: rounded if each is x else each for name, each in kwargs.items()}
@@ -241,7 +241,3 @@ def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> Non
                 raise InputError(f"the model has no module {name}; the table must be made from the same model")
             if any(isinstance(hook, _Rounding) for hook in modules[name]._forward_pre_hooks.values()):
                 raise InputError(f"the input of {name} is already rounded; close the other activation quantizer first")
-
-
-def _first_tensor(values: Iterable[Any]) -> Tensor:
-    return next(each for each in values if isinstance(each, Tensor))

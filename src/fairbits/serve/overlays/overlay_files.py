@@ -27,8 +27,8 @@ from fairbits.core.records import (
     Kind,
     Name,
     Positive,
-    TriedWidth,
-    Width,
+    StoredBits,
+    TriedBits,
     check_once,
     check_within,
     to_json,
@@ -49,7 +49,7 @@ class PatchEntry:
     tensor: Name
     module: Name
     form: Form
-    bits: Width
+    bits: StoredBits
     rows: Positive
     transposed: bool
 
@@ -77,7 +77,7 @@ class TableEntry:
 
     file: FileName
     sha256: Digest
-    bits: TriedWidth
+    bits: TriedBits
     clip: Clip
     points: Mapping[str, tuple[str, ...]]
     languages: tuple[Code, ...]
