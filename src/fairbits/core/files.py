@@ -182,6 +182,12 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _write_draft(draft: Path, chunks: Iterable[Chunk]) -> str:
     digest = hashlib.sha256()
     with draft.open("xb") as file:

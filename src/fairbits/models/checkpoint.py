@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.plugins import SOURCES, load_plugin
 from fairbits.core.records import Matching, Number, check_record, read_object
+from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.meta_model import meta_model
+from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.tensor_names import ExpertSlice, expert_slices, stacked_experts
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     StoredTensor,
@@ -29,20 +34,11 @@ from fairbits.models.io.safetensors_files import (
     read_bytes,
     read_tensor,
 )
-from fairbits.models.io.stored_weights import is_stack, scale_dtype
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
-from fairbits.models.source import Kind, find_source
+from fairbits.models.source import SourceKind, find_source
 from fairbits.models.untrusted.quantization_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from fairbits.models.architecture.records import Architecture
-    from fairbits.models.architecture.tensor_names import ExpertSlice
-
-__all__ = ["Checkpoint", "TensorInfo"]
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
 TOKENIZER_FILES = (
@@ -73,7 +69,7 @@ class Checkpoint:
         source = find_source(target, revision=revision, with_code=trust_remote_code)
         self.target: str = str(target)
         self.revision = revision
-        self.kind: Kind = source.kind
+        self.kind: SourceKind = source.kind
         self.directory: Path = source.directory
         if source.outliers:
             with_outliers = load_plugin(SOURCES, "outliers")
@@ -137,7 +133,7 @@ class Checkpoint:
         return read(name)
 
     @cached_property
-    def config(self) -> "PretrainedConfig":
+    def config(self) -> PretrainedConfig:
         """The configuration, as transformers understands it."""
         check_quantization(self.directory, self._raw_config, self.files)
         shapes = [info.shape for info in self.files.values()]
@@ -148,20 +144,39 @@ class Checkpoint:
         """The number of channels of the hidden states of text."""
         return int(self.config.get_text_config().hidden_size)
 
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """The type that loaders cast scales to, in which they must be stored: the one of the configuration."""
+        stated = self.config.dtype
+        if isinstance(stated, torch.dtype):
+            return stated
+        # as transformers does where the configuration names none
+        return next(info.dtype for info in self.tensors.values() if info.dtype.is_floating_point)
+
+    @cached_property
+    def tied_copies(self) -> frozenset[str]:
+        """The tensors of the file that repeat another one they are tied to, and need not be written."""
+        tied = {name: weight.tied_to for name, weight in self.architecture.weights.items()}
+        return frozenset(
+            name for name, first in tied.items() if first is not None and torch.equal(self.read(name), self.read(first))
+        )
+
+    def meta_model(self) -> PreTrainedModel:
+        """Returns the model without weights, on the meta device."""
+        return meta_model(self.config, trust_remote_code=self.trust_remote_code)
+
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Name, type and shape of every tensor."""
         return MappingProxyType(dict(_apart(self._whole, self.slices)))
 
     @cached_property
-    def slices(self) -> Mapping[str, "ExpertSlice"]:
+    def slices(self) -> Mapping[str, ExpertSlice]:
         """The experts that the files stack in one tensor, by the names under which they are read one by one."""
-        stacks = {name: info.shape for name, info in self._whole.items() if is_stack(name, info.shape)}
+        stacks = stacked_experts({name: info.shape for name, info in self._whole.items()})
         if not stacks or "quantization_config" in self._raw_config:
-            return {}  # without transformers, whose import takes seconds
-        from fairbits.models.architecture.tensor_names import expert_slices
-
-        return expert_slices(self.config, stacks, trust_remote_code=self.trust_remote_code)
+            return {}
+        return expert_slices(self.meta_model(), stacks)
 
     @property
     def _whole(self) -> Mapping[str, TensorInfo]:
@@ -174,12 +189,10 @@ class Checkpoint:
         return self.files[name] if own is None else own.place(self.files[own.stacked])
 
     @cached_property
-    def architecture(self) -> "Architecture":
+    def architecture(self) -> Architecture:
         """The blocks of the model, and the role of every weight in them."""
-        from fairbits.models.architecture.architecture_map import architecture
-
         shapes = {name: info.shape for name, info in self.tensors.items()}
-        return architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+        return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -228,7 +241,7 @@ class Checkpoint:
         other.__dict__["fingerprint"] = ""
         return other
 
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
         if self.kind not in ("embedded", "memory"):
             check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
@@ -240,7 +253,7 @@ class Checkpoint:
         *,
         device: str = "cpu",
         read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
-    ) -> "PreTrainedModel":
+    ) -> PreTrainedModel:
         """Returns the model itself, in eval mode, with all weights in the memory of a device.
 
         The weights of a `read_only` model may be those of another model, and must not be written to.
@@ -256,9 +269,9 @@ class Checkpoint:
             trust_remote_code=self.trust_remote_code,
         )
 
-    def copy_model(self) -> "PreTrainedModel":
+    def copy_model(self) -> PreTrainedModel:
         """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""
-        return self.load(scale_dtype(self))
+        return self.load(self.scale_dtype)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:
@@ -267,7 +280,7 @@ class Checkpoint:
         return self.tensors[name]
 
 
-def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, "ExpertSlice"]) -> Iterator[tuple[str, TensorInfo]]:
+def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
     """Yields the tensors, with all experts of one that stacks them in its place."""
     experts: dict[str, list[str]] = {}
     for name, own in slices.items():

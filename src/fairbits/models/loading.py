@@ -6,18 +6,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import transformers
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
 from torch.nn import Parameter
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
+from fairbits.models.architecture.tensor_names import left_aside
 from fairbits.models.device import is_gpu
 from fairbits.models.untrusted.config_check import check_config, check_generation_config
 from fairbits.models.untrusted.quantization_check import check_loaded
-
-if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")
 """Methods of quantization whose weights transformers unpacks if `dequantize` says so."""
@@ -32,10 +35,8 @@ PANIC = "PanicException"
 
 def load_config(
     directory: Path, raw: Mapping[str, Any], *, shapes: Sequence[tuple[int, ...]], trust_remote_code: bool
-) -> "PretrainedConfig":
+) -> PretrainedConfig:
     """Returns the configuration; `raw` is the content of config.json, `shapes` those of the tensors in the files."""
-    import transformers
-
     check_config(raw, directory / "config.json", shapes)
     model_type = raw.get("model_type")
     known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
@@ -58,10 +59,8 @@ def load_config(
     return config
 
 
-def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """Returns the tokenizer in `directory`."""
-    from transformers import AutoTokenizer
-
     advice = "tokenizer.json and tokenizer_config.json must be next to the weights"
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, local_files_only=True)
@@ -79,14 +78,14 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
 
 def load_model(
     directory: Path,
-    config: "PretrainedConfig",
+    config: PretrainedConfig,
     *,
     shapes: Mapping[str, tuple[int, ...]],
     stored: int,
     dtype: torch.dtype,
     device: str = "cpu",
     trust_remote_code: bool,
-) -> "PreTrainedModel":
+) -> PreTrainedModel:
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
     `shapes` are those of the tensors in the files: one that the model should use, and does not, is an error.
@@ -97,9 +96,6 @@ def load_model(
     and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
     removed: they would keep the model on the CPU.
     """
-    from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
-    from fairbits.models.architecture.tensor_names import left_aside
-
     check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
     check_values(meta_model(config, cls), stored)
@@ -144,7 +140,7 @@ def _is_coded(name: str, parameter: torch.Tensor) -> bool:
     return name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
 
 
-def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
+def _unpacking(config: PretrainedConfig) -> PretrainedConfig:
     """Returns the configuration, set to unpack packed weights, on every machine alike."""
     settings = getattr(config, "quantization_config", None)
     if not isinstance(settings, dict) or settings.get("quant_method") not in UNPACKED_METHODS:
@@ -177,9 +173,6 @@ def _in_one_type(model: Any, dtype: torch.dtype) -> Any:
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
     """Hides the progress bars of transformers and compressed-tensors, and restores the user's settings afterwards."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-    from transformers.utils import logging
-
     shown, hub_shows_none = logging.is_progress_bar_enabled(), are_progress_bars_disabled()
     with warnings.catch_warnings(action="ignore"):  # the Hub's part may be fixed by HF_HUB_DISABLE_PROGRESS_BARS
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -18,7 +18,6 @@ from fairbits.models.architecture.records import Block
 from fairbits.models.architecture.tensor_names import conversions, resolve
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes
 
 
@@ -29,7 +28,7 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
     Otherwise it is float32: on the CPU; for classes that keep some of their modules in float32; and for models in
     float16, whose states may be larger than float16 can hold.
     """
-    own = scale_dtype(checkpoint)
+    own = checkpoint.scale_dtype
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
     return torch.bfloat16 if is_gpu(device) and own == torch.bfloat16 and not wide else torch.float32

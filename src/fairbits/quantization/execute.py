@@ -24,7 +24,6 @@ from fairbits.forward.batches import batches
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, grid_of
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq.block_rounding import Finished, RoundedBlock, layer_result, matrix
@@ -127,7 +126,7 @@ class _ModelLearner:
             source, weights = self.saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
             notes = check_record(Notes, read_object(source), source=str(source))
             shapes = {name: weights[name].shape for name in self.plan.schemes}
-            saved, dtype = self.saved / ROUNDED_CODES, scale_dtype(self.checkpoint)
+            saved, dtype = self.saved / ROUNDED_CODES, self.checkpoint.scale_dtype
             return load_codes(saved, self.plan.schemes, shapes, dtype=dtype), notes
         layers, notes = Layers(), Notes()
         refine = _distiller(self.checkpoint, self.plan, self.split, device=self.device, progress=self.progress)

@@ -111,7 +111,7 @@ class Own(t.LlamaForCausalLM):
 
 def test_models_that_are_not_plain_are_refused() -> None:
     config = t.LlamaConfig(**SIZE)
-    with pytest.raises(InputError, match="no class of transformers"):
+    with pytest.raises(InputError, match="not a class of transformers"):
         LoadedCheckpoint(Own(config))
     with torch.device("meta"):
         empty = t.LlamaForCausalLM(config)

@@ -14,8 +14,8 @@ from fairbits.core.errors import InputError
 from fairbits.models.architecture.blocks import Walk, prefixes, stream_width, walk
 from fairbits.models.architecture.meta_model import (
     TEXT,
-    Call,
     Key,
+    TracedCall,
     check_stream,
     check_values,
     describe_modules,
@@ -27,7 +27,7 @@ from fairbits.models.architecture.meta_model import (
 )
 from fairbits.models.architecture.records import Architecture, Block, Role, Weight
 from fairbits.models.architecture.roles import is_norm
-from fairbits.models.architecture.tensor_names import Names, Shape, Source, resolve
+from fairbits.models.architecture.tensor_names import Names, Shape, TensorSource, resolve
 from fairbits.models.untrusted.config_check import DEPTHS
 
 # The names that transformers' own kernels expect of a module of experts.
@@ -39,7 +39,7 @@ _EXPERT_ROLES: Mapping[str, Role] = {
 }
 
 
-def architecture(
+def map_architecture(
     config: PretrainedConfig, shapes: Mapping[str, Shape], *, trust_remote_code: bool = False
 ) -> Architecture:
     """Returns the role, block, input and companions of every tensor, given a checkpoint's names and shapes."""
@@ -120,7 +120,7 @@ class _View:
     """Everything known about a model when its tensors are described."""
 
     model: PreTrainedModel
-    calls: Mapping[str, list[Call]]
+    calls: Mapping[str, list[TracedCall]]
     steps: Walk
     names: Names
 
@@ -152,7 +152,7 @@ class _View:
         held = {source.parameter: source.name for source in self.names.sources.values()}
         return ({**self.names.tied, **held}).get(f"{path}.weight")
 
-    def weight(self, source: Source, shape: Shape) -> Weight:
+    def weight(self, source: TensorSource, shape: Shape) -> Weight:
         """Returns the description of one tensor."""
         path, _, leaf = source.parameter.rpartition(".")
         block = self._block(path)
@@ -169,7 +169,7 @@ class _View:
             tied_to=self.names.tied_to.get(source.name),
             linear=False,
         )
-        read = self.steps.maps.get(path) if leaf == "weight" else None
+        read = self.steps.layers.get(path) if leaf == "weight" else None
         if read is not None and source.n_parts > 1 and source.expert is None:
             raise InputError(
                 f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined like this"
@@ -196,7 +196,7 @@ class _View:
             described = replace(plain, role=self._plain_role(source))
         return replace(described, stack=self.stack(path, described.role))
 
-    def _is_of_experts(self, source: Source, shape: Shape) -> bool:
+    def _is_of_experts(self, source: TensorSource, shape: Shape) -> bool:
         path, _, leaf = source.parameter.rpartition(".")
         stacked = len(shape) + (source.expert is not None) == 3
         return stacked and path in self.calls and (source.expert is not None or leaf in _EXPERT_ROLES)
@@ -216,7 +216,7 @@ class _View:
     def _block(self, path: str) -> int | None:
         return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)
 
-    def _plain_role(self, source: Source) -> Role:
+    def _plain_role(self, source: TensorSource) -> Role:
         path, _, leaf = source.parameter.rpartition(".")
         module = self.model.get_submodule(path)
         if isinstance(module, nn.Embedding) and (role := self._table_role(path, module)) is not None:
@@ -239,11 +239,11 @@ class _View:
         if "type" in name:
             return "token_type"
         # some position tables receive the tokens but use only their number
-        by_tokens = any(call.sees in self.tokens for call in self.calls[path])
+        by_tokens = any(call.input_id in self.tokens for call in self.calls[path])
         return "embedding" if by_tokens and "position" not in name else "position"
 
 
-def _expert_weight(plain: Weight, source: Source, *, module: nn.Module, width: int) -> Weight:
+def _expert_weight(plain: Weight, source: TensorSource, *, module: nn.Module, width: int) -> Weight:
     leaf = source.parameter.rpartition(".")[2]
     role = _EXPERT_ROLES.get(leaf)
     if role is None or source.n_parts not in (1, 2):

@@ -10,22 +10,22 @@ from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.fused_rows import attention_layout, gate_layout
-from fairbits.models.architecture.meta_model import Call, Key
-from fairbits.models.architecture.records import Part, Role
+from fairbits.models.architecture.meta_model import Key, TracedCall
+from fairbits.models.architecture.records import Role, RowRange
 from fairbits.models.architecture.roles import Reading, Site, read_block, sites
 
 _INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # the others see the unit's own input
 
 
 @dataclass(frozen=True)
-class Map:
+class LinearLayer:
     """A linear layer of the module tree, with its role and input."""
 
     site: Site
     role: Role
     sees: str
     fused: str | None
-    layout: tuple[Part, ...]
+    layout: tuple[RowRange, ...]
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Walk:
     """The result of a traced forward pass: the blocks in order, and every linear layer by the path of its module."""
 
     blocks: tuple[str, ...]
-    maps: Mapping[str, Map]
+    layers: Mapping[str, LinearLayer]
 
 
-def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
+def walk(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> Walk:
     """Returns the blocks and linear layers of a traced model."""
     listed = sites(model, calls)
     blocks = _blocks(model, calls, listed)
     activated = frozenset(_activated(model, calls))
     names: dict[Key, str] = {}
-    maps: dict[str, Map] = {}
-    layouts: dict[tuple[type[nn.Module], int], tuple[Part, ...]] = {}
+    layers: dict[str, LinearLayer] = {}
+    layouts: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]] = {}
     for index, path in enumerate(blocks):
         inside = [site for site in listed if site.path.startswith(f"{path}.")]
         readings = read_block(
@@ -56,19 +56,19 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
         for reading in readings:
             site = reading.site
             within = f"blocks.{index}{site.path.removeprefix(path)}"
-            sees = _named(names, site.sees, wish=_input_name(reading, f"blocks.{index}"), otherwise=within)
+            sees = _named(names, site.input_id, wish=_input_name(reading, f"blocks.{index}"), otherwise=within)
             layout = _layout(model, reading, readings=readings, calls=calls, known=layouts)
-            maps[site.path] = Map(site, reading.role, sees, fused.get(site.path), layout)
+            layers[site.path] = LinearLayer(site, reading.role, sees, fused.get(site.path), layout)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     for site in listed:
-        if site.path not in maps:
+        if site.path not in layers:
             is_head = model.get_submodule(site.path) is head
-            sees = _named(names, site.sees, wish="head" if is_head else site.path, otherwise=site.path)
-            maps[site.path] = Map(site, "head" if is_head else "projection", sees, None, ())
-    return Walk(blocks, maps)
+            sees = _named(names, site.input_id, wish="head" if is_head else site.path, otherwise=site.path)
+            layers[site.path] = LinearLayer(site, "head" if is_head else "projection", sees, None, ())
+    return Walk(blocks, layers)
 
 
-def stream_width(calls: Mapping[str, list[Call]], block: str) -> int:
+def stream_width(calls: Mapping[str, list[TracedCall]], block: str) -> int:
     """Returns the features of a block's hidden states."""
     width = calls[block][0].width
     if width is None:
@@ -85,7 +85,7 @@ def prefixes(path: str) -> list[str]:
     return list(accumulate(path.split("."), "{}.{}".format))
 
 
-def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Sequence[Site]) -> tuple[str, ...]:
+def _blocks(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]], listed: Sequence[Site]) -> tuple[str, ...]:
     """Returns the members of the outermost lists of modules that hold several linear layers each."""
     owners = Counter(prefix for site in listed for prefix in prefixes(site.path))
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
@@ -97,7 +97,7 @@ def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Seq
     return tuple(sorted(members, key=order.__getitem__))
 
 
-def _activated(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> list[Key]:
+def _activated(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> list[Key]:
     """Returns the inputs of modules without parameters, such as activation functions."""
     passive = (nn.Dropout, nn.Identity)
     leaves = [
@@ -107,7 +107,7 @@ def _activated(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> list[
         and next(module.parameters(), None) is None
         and next(module.children(), None) is None
     ]
-    return [call.sees for path in leaves for call in calls.get(path, []) if call.sees is not None]
+    return [call.input_id for path in leaves for call in calls.get(path, []) if call.input_id is not None]
 
 
 def _n_experts(block: nn.Module) -> int | None:
@@ -136,15 +136,15 @@ def _input_name(reading: Reading, block: str) -> str:
 
 
 def _fused(readings: Sequence[Reading], block: str) -> dict[str, str]:
-    """Returns the group of every map that vLLM merges with others: q, k, v of one input; gate and up.
+    """Returns the group of every layer that vLLM merges with others: q, k, v of one input; gate and up.
 
-    Of other maps it merges some that have one input, such as the first ones of latent attention, in ways that differ
+    Of other layers it merges some that have one input, such as the first ones of latent attention, in ways that differ
     between families; so all of them share a scheme.
     """
     groups: dict[tuple[str, Key], list[Reading]] = {}
     for reading in readings:
         if reading.role in ("q", "k", "v", "mlp_gate", "mlp_up", "projection"):
-            groups.setdefault((reading.unit, reading.site.sees), []).append(reading)
+            groups.setdefault((reading.unit, reading.site.input_id), []).append(reading)
     return {
         reading.site.path: f"{block}.{unit}.{_merged({r.role for r in group})}"
         for (unit, _), group in groups.items()
@@ -164,9 +164,9 @@ def _layout(
     reading: Reading,
     *,
     readings: Sequence[Reading],
-    calls: Mapping[str, list[Call]],
-    known: dict[tuple[type[nn.Module], int], tuple[Part, ...]],
-) -> tuple[Part, ...]:
+    calls: Mapping[str, list[TracedCall]],
+    known: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]],
+) -> tuple[RowRange, ...]:
     if reading.role not in ("qkv", "mlp_gate_up"):
         return ()
     find, last = (attention_layout, "attention_out") if reading.role == "qkv" else (gate_layout, "mlp_down")

@@ -55,8 +55,9 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
     return loaded
 
 
-def meta_model(config: PretrainedConfig, cls: type[Model]) -> Model:
-    """Returns a model of the class without storage, in eval mode, computing in float32."""
+def meta_model(config: PretrainedConfig, cls: type[Model] | None = None, *, trust_remote_code: bool = False) -> Model:
+    """Returns a model without storage, in eval mode, computing in float32; the class is that of `model_class`."""
+    cls = cls or model_class(config, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if cls._can_set_experts_implementation():
         options["experts_implementation"] = "batched_mm"  # the one without loops over values
@@ -139,12 +140,12 @@ Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call of a module: the identity of what went in and came out, and the arguments themselves."""
 
     path: str
-    sees: Key | None
-    gives: Key | None
+    input_id: Key | None
+    output_id: Key | None
     width: int | None  # features of the input
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -152,9 +153,9 @@ class Call:
     out_width: int | None = None  # features of the output
 
 
-def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
+def trace(model: PreTrainedModel) -> dict[str, list[TracedCall]]:
     """Returns the calls of every module that text reaches, by path, in the order of their first call."""
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[TracedCall]] = {}
     alive: list[Any] = []  # a storage's address names it only as long as the storage lives
 
     def enter(path: str) -> Any:
@@ -162,7 +163,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
             seen = first_tensor((*args, *kwargs.values()))
             alive.append(seen)
             width = seen.shape[-1] if seen is not None and seen.ndim else None
-            calls.setdefault(path, []).append(Call(path, identity(seen), None, width, args, dict(kwargs)))
+            calls.setdefault(path, []).append(TracedCall(path, identity(seen), None, width, args, dict(kwargs)))
 
         return hook
 
@@ -172,7 +173,7 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
             alive.append(given)
             width = given.shape[-1] if given is not None and given.ndim else None
             several = not isinstance(output, Tensor)
-            calls[path][-1] = replace(calls[path][-1], gives=identity(given), several=several, out_width=width)
+            calls[path][-1] = replace(calls[path][-1], output_id=identity(given), several=several, out_width=width)
 
         return hook
 
@@ -205,7 +206,7 @@ def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     return inputs | ({"decoder_input_ids": ids.clone()} if config.is_encoder_decoder else {})
 
 
-def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> None:
+def check_stream(model: Model, calls: Mapping[str, list[TracedCall]], first: str) -> None:
     """Raises unless an embedding makes one tensor of tokens, and block `first` sees (texts, tokens, channels)."""
     if getattr(model.config.get_text_config(), "hidden_size", None) is None:
         raise InputError(f"its configuration ({type(model.config).__name__}) has no hidden_size")

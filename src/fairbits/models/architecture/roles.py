@@ -9,7 +9,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.meta_model import Call, Key
+from fairbits.models.architecture.meta_model import Key, TracedCall
 from fairbits.models.architecture.records import Role
 
 _PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
@@ -28,8 +28,8 @@ class Site:
     n_out: int
     n_in: int
     transposed: bool
-    sees: Key
-    gives: Key
+    input_id: Key
+    output_id: Key
     times: int  # how often a forward pass uses it
 
 
@@ -42,7 +42,7 @@ class Reading:
     unit: str
 
 
-def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
+def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]:
     """Returns the linear layers that text passes through, in the order of the forward pass.
 
     A module with other widths than its matrix is none, such as a map of several groups of features (DeepSeek V4).
@@ -57,8 +57,8 @@ def sites(model: nn.Module, calls: Mapping[str, list[Call]]) -> list[Site]:
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
         call = made[0]
         given = call.out_width if isinstance(module, nn.Linear) else n_out  # routers give other things than a product
-        if call.sees is not None and call.gives is not None and (call.width, given) == (n_in, n_out):
-            listed.append(Site(path, n_out, n_in, transposed, call.sees, call.gives, len(made)))
+        if call.input_id is not None and call.output_id is not None and (call.width, given) == (n_in, n_out):
+            listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(made)))
     return listed
 
 
@@ -115,7 +115,7 @@ def _attentions(block: Sequence[Site]) -> list[Reading]:
         role = _projection(site.path)
         if role is not None:
             heads.append((site, role))
-        elif heads and site.sees not in {head.sees for head, _ in heads}:
+        elif heads and site.input_id not in {head.input_id for head, _ in heads}:
             readings += _attention(heads, site)
             heads = []
     return readings
@@ -128,7 +128,7 @@ def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
     known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
     if not known or first is None or not _returns(first, out):
         return []
-    unit = "cross_attention" if len({site.sees for site, _ in heads}) > 1 else "attention"
+    unit = "cross_attention" if len({site.input_id for site, _ in heads}) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
 
 
@@ -169,7 +169,7 @@ def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[
 
 def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
     """Returns gate and up, nothing if they cannot be told apart."""
-    gates = [site for site in pair if site.gives in activated]
+    gates = [site for site in pair if site.output_id in activated]
     if len(gates) != 1:  # the activation is a plain function, which no hook sees
         gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
     return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair] if len(gates) == 1 else []
@@ -178,5 +178,5 @@ def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Sit
 def _by_input(rest: Iterable[Site]) -> list[list[Site]]:
     groups: dict[Key, list[Site]] = {}
     for site in rest:
-        groups.setdefault(site.sees, []).append(site)
+        groups.setdefault(site.input_id, []).append(site)
     return list(groups.values())

@@ -17,11 +17,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     Concatenate,
@@ -37,11 +37,8 @@ from transformers.core_model_loading import (
 from transformers.quantizers import base as quantizers
 
 from fairbits.core.errors import InputError
-
-if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Architecture
-    from fairbits.models.io.safetensors_files import StoredTensor
-
+from fairbits.models.architecture.records import Architecture
+from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
 METHOD = "compressed-tensors"
@@ -60,7 +57,7 @@ class ExpertSlice:
     start: int  # among the rows, or the columns if turned
     turned: bool
 
-    def place(self, info: "StoredTensor") -> "StoredTensor":
+    def place(self, info: StoredTensor) -> StoredTensor:
         """Returns where in its file the expert lies, given the tensor of all."""
         nbytes = info.nbytes // info.shape[0]
         return replace(info, shape=info.shape[1:], nbytes=nbytes, start=info.start + self.expert * nbytes)
@@ -70,22 +67,20 @@ class ExpertSlice:
         return (expert.T if self.turned else expert)[self.start : self.start + self.shape[0]]
 
 
-def expert_slices(
-    config: PretrainedConfig, stacks: Mapping[str, Shape], *, trust_remote_code: bool = False
-) -> dict[str, ExpertSlice]:
+STACKS = frozenset({"gate_up_proj", "gate_proj", "up_proj", "down_proj"})
+"""The names that transformers' own kernels expect of the parameters of a module of experts."""
+
+
+def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Returns the tensors that may hold the matrices of all experts of a block."""
+    return {name: shape for name, shape in shapes.items() if len(shape) == 3 and name.rpartition(".")[2] in STACKS}
+
+
+def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
     """Returns the experts that these tensors stack, by the names under which a quantized file can hold them.
 
     Those for which transformers knows no such names are left out.
     """
-    from fairbits.models.architecture.meta_model import meta_model, model_class
-
-    model = meta_model(config, model_class(config, trust_remote_code=trust_remote_code))
-    return slices_of(model, stacks)
-
-
-def slices_of(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
-    """Returns the experts of these tensors of a model, by name."""
-
     transforms, entries = conversions(model), dict(model.state_dict(keep_vars=True))
     merges = [each for each in transforms if isinstance(each, WeightConverter) and _merges_experts(each)]
     saved, found = _saved_names(model), dict[str, ExpertSlice]()
@@ -152,7 +147,7 @@ def _turns(converter: WeightConverter) -> bool:
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorSource:
     """A tensor of the checkpoint: the parameter or buffer that it becomes or becomes a part of."""
 
     name: str
@@ -167,7 +162,7 @@ class Source:
 class Names:
     """All tensors of a checkpoint, those that are ignored, and the parameters that are tied to others."""
 
-    sources: Mapping[str, Source]
+    sources: Mapping[str, TensorSource]
     ignored: Mapping[str, str]  # tensor -> why the model does not need it
     tied: Mapping[str, str]  # parameter without a tensor of its own -> tensor of the checkpoint
     tied_to: Mapping[str, str]  # tensor -> another tensor of the file that the configuration ties it to
@@ -179,7 +174,7 @@ def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
     by_pattern = {pattern: c for c in transforms if isinstance(c, WeightConverter) for pattern in c.source_patterns}
     entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))  # parameters and persistent buffers
 
-    sources: dict[str, Source] = {}
+    sources: dict[str, TensorSource] = {}
     unused: dict[str, str] = {}
     taken: dict[str, str] = {}
     joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -192,7 +187,7 @@ def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
             if target in taken:
                 raise InputError(f"{taken[target]!r} and {name!r} are both {target!r}; the file must hold only one")
             taken[target] = name
-            sources[name] = Source(name, target)
+            sources[name] = TensorSource(name, target)
         else:
             joined[target].append((name, pattern))
     for target, members in joined.items():
@@ -264,11 +259,13 @@ def _check_conversion(
         )
 
 
-def _joined_sources(converter: WeightConverter, members: list[tuple[str, str]], *, target: str) -> Iterable[Source]:
+def _joined_sources(
+    converter: WeightConverter, members: list[tuple[str, str]], *, target: str
+) -> Iterable[TensorSource]:
     patterns = list(converter.source_patterns)
     turned = sum(isinstance(op, Transpose) for op in converter.operations) % 2 == 1
     for name, pattern in members:
-        yield Source(name, target, _expert(name, pattern), patterns.index(pattern), len(patterns), turned)
+        yield TensorSource(name, target, _expert(name, pattern), patterns.index(pattern), len(patterns), turned)
 
 
 def _expert(name: str, pattern: str) -> int | None:
@@ -280,7 +277,7 @@ def _expert(name: str, pattern: str) -> int | None:
     return int(found.group(1))
 
 
-def _tied(model: PreTrainedModel, sources: Mapping[str, Source]) -> tuple[dict[str, str], dict[str, str]]:
+def _tied(model: PreTrainedModel, sources: Mapping[str, TensorSource]) -> tuple[dict[str, str], dict[str, str]]:
     holders = {source.parameter: source.name for source in sources.values()}
     groups: dict[int, list[str]] = defaultdict(list)
     for parameter, value in model.named_parameters(remove_duplicate=False):
@@ -372,7 +369,7 @@ LEAF = ".weight"
 """How names end that transformers looks for in another form, where weights are packed."""
 
 
-def joined_groups(model: PreTrainedModel, architecture: "Architecture") -> dict[str, dict[str, str]]:
+def joined_groups(model: PreTrainedModel, architecture: Architecture) -> dict[str, dict[str, str]]:
     """Returns, by parameter, the tensors that are joined into it, each with the pattern of its name; no experts."""
     transforms, entries = conversions(model), dict(model.state_dict(keep_vars=True))
     converters = _by_pattern(model)

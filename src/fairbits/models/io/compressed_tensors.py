@@ -1,40 +1,66 @@
 """The layouts of compressed-tensors: `pack-quantized` for a linear layer, whole bytes for what cannot be packed.
 
-A map X.weight (out, in) is stored as
+A layer X.weight (out, in) is stored as
 
     X.weight_packed  int32 (out, ⌈in·bits/32⌉): code j + 2^(bits−1) at bits [j·bits, (j+1)·bits) of its row
     X.weight_scale   (out, groups), in the type that the loader computes in
     X.weight_shape   int64 (2,)
 
-transformers 5.22 does not load embeddings so, nor the linear layers of T5 and its like. They are stored as whole bytes
-(`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no weight, and a
-scale of its own.
+transformers 5.22 loads neither embeddings nor the linear layers of T5 and its like in this form. They are stored as
+whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no
+weight, and a copy of the scale.
 
-CompressedTensors: the format of compressed-tensors, which transformers and vLLM load.
+`compressed_tensors_config` says in config.json which layer is stored how, and what the format cannot hold.
 """
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import torch
+from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
-from fairbits.models.io.compressed_tensors_config import BYTE_BITS, check_storable, quantization_config, why_not
-from fairbits.models.io.split_index import SplitIndex, joined_tensors, vllm_unreadable_shapes
-from fairbits.models.io.stored_weights import in_whole_bytes, is_table
+from fairbits.models.architecture.records import Weight
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
-if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Weight
-    from fairbits.models.checkpoint import Checkpoint
-
-
+PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 WORD_BITS = 32
+BYTE_BITS = 8
+"""The bits of what is stored in whole bytes: the only ones that an embedding can have."""
 SHAPE_BYTES = 2 * torch.int64.itemsize
+
+
+def layer_tensors(weight: Weight, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Returns the tensors of a file that hold a layer; `tied` are the other parameters that are the same tensor."""
+    if not weight.in_whole_bytes:
+        return packed_tensors(weight.name, codes)
+    scaled = (weight.name, *tied) if weight.is_embedding else (weight.name,)
+    return {weight.name: codes.codes.contiguous(), **{f"{name}_scale": codes.scales.contiguous() for name in scaled}}
+
+
+def layer_bytes(weight: Weight, scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
+    """Returns the bytes of these tensors; packed they are out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16."""
+    out, columns = weight.shape
+    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
+    if weight.in_whole_bytes:
+        return out * columns + scale_bytes * (1 + tied if weight.is_embedding else 1)
+    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
+
+
+def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
+    """Returns the bytes of all tensors once those with a scheme are quantized, including those that are kept."""
+    architecture, dtype, total = checkpoint.architecture, checkpoint.scale_dtype, 0
+    for name, info in checkpoint.tensors.items():
+        if name in schemes:
+            tied = len(architecture.tied_parameters(name))
+            total += layer_bytes(architecture.weights[name], schemes[name], dtype=dtype, tied=tied)
+        elif name not in checkpoint.tied_copies:
+            total += info.nbytes
+    return total
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
@@ -44,7 +70,8 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
     >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
     {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
     """
-    rows = torch.split(codes.codes, _rows_at_once(codes.codes))
+    room = GPU_PACKED_WEIGHTS if codes.codes.is_cuda else PACKED_WEIGHTS
+    rows = torch.split(codes.codes, max(1, room // max(1, codes.codes.shape[1])))
     packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
     shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
     return {f"{name}_packed": packed, f"{name}_scale": codes.scales.contiguous(), f"{name}_shape": shape}
@@ -73,14 +100,8 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     return words.reshape(out, -1)[:, : -(-columns * bits // WORD_BITS)].contiguous()
 
 
-def byte_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Returns the tensors that hold `name` in whole bytes; `tied` are the other parameters that are the same."""
-    scales = {f"{each}_scale": codes.scales.contiguous() for each in (name, *tied)}
-    return {name: codes.codes.contiguous()} | scales
-
-
 def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-    """Returns the codes of `bits` bits that `packed_tensors` or `byte_tensors` wrote."""
+    """Returns the codes of `bits` bits that `layer_tensors` stored."""
     try:
         scales = tensors[f"{name}_scale"].clone()
         if name in tensors:
@@ -88,8 +109,6 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
         packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
     except KeyError as missing:
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
-    from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
-
     columns = _columns(name, packed, shape, bits)
     rows = torch.split(packed, max(1, PACKED_WEIGHTS // max(1, columns)))
     codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
@@ -97,7 +116,7 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
 
 
 def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
-    """Returns the columns of a packed map, or of some of its rows, if its words hold that many codes."""
+    """Returns the columns of a packed layer, or of some of its rows, if its words hold that many codes."""
     stated, words = shape.tolist(), packed.dtype == torch.int32 and packed.ndim == 2
     if words and shape.dtype == torch.int64 and shape.shape == (2,) and stated[1] > 0:
         columns = int(stated[1])
@@ -107,65 +126,3 @@ def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
         f"{name}_packed is {packed.dtype} {list(packed.shape)} and {name}_shape says {stated!s:.60}; a row must hold "
         f"{bits} bits for every code in whole words: write it again"
     )
-
-
-def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, whole: bool = False) -> int:
-    """Returns the bytes of a map (out, in) with scales of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
-
-    >>> stored_bytes((10, 64), Scheme(3, 32), torch.float16)
-    296
-    """
-    out, columns = shape
-    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
-    if whole:
-        return out * columns + scale_bytes
-    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
-
-
-def _rows_at_once(codes: Tensor) -> int:
-    room = GPU_PACKED_WEIGHTS if codes.is_cuda else PACKED_WEIGHTS
-    return max(1, room // max(1, codes.shape[1]))
-
-
-class CompressedTensors:
-    """The output format of compressed-tensors; `OutputFormat` says what its methods return."""
-
-    embedding_bits = BYTE_BITS
-
-    def why_not(self, weight: "Weight", scheme: Scheme) -> str | None:
-        """Returns why a tensor cannot be stored with this scheme; None if it can."""
-        return why_not(weight, scheme)
-
-    def check(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> None:
-        """Raises unless transformers loads a checkpoint in which these tensors are packed."""
-        check_storable(checkpoint, schemes)
-
-    def layer_bytes(self, weight: "Weight", scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
-        """Returns the bytes of a tensor; a parameter that is tied to an embedding has scales of its own."""
-        scale_bytes = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
-        others = tied * scale_bytes if is_table(weight) else 0
-        return stored_bytes(weight.shape, scheme, dtype, whole=in_whole_bytes(weight)) + others
-
-    def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        """Returns a packed linear layer, or what cannot be packed in whole bytes."""
-        if not in_whole_bytes(weight):
-            return packed_tensors(weight.name, codes)
-        return byte_tensors(weight.name, codes, tied=tied if is_table(weight) else ())
-
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> SplitIndex:
-        """Returns the shapes that vLLM cannot load, and what transformers joins."""
-        weights = checkpoint.architecture.weights
-        packed = [name for name in schemes if not in_whole_bytes(weights[name])]
-        return SplitIndex(vllm_unreadable_shapes(checkpoint.architecture, packed), *joined_tensors(checkpoint))
-
-    def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-        """Returns the codes of a linear layer or an embedding."""
-        return read_packed(tensors, name, bits=bits)
-
-    def config_entries(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
-        """Returns the quantization_config, which compressed-tensors itself has checked."""
-        return {"quantization_config": quantization_config(checkpoint, schemes)}
-
-    def extra_files(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, bytes]:  # noqa: ARG002
-        """Returns none: config.json says everything."""
-        return {}

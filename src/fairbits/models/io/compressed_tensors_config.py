@@ -2,84 +2,176 @@
 
 import copy
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
 from torch import nn
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.io.stored_weights import in_whole_bytes, is_table, scale_dtype, tied_copies, tied_parameters
+from fairbits.models.architecture.meta_model import initializes
+from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.tensor_names import joined_groups
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.compressed_tensors import BYTE_BITS, BYTES, MIXED, PACKED
 from fairbits.models.scales.scheme import Scheme
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from fairbits.models.architecture.records import Architecture, Weight
-    from fairbits.models.checkpoint import Checkpoint
-
-PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-BYTE_BITS = 8
-"""The bits of what is stored in whole bytes."""
-EXPERTS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
+EXPERT_TARGETS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
 PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
 DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
 BYTES_VERSION = "0.20.0"  # the one that whole bytes were tried with
 
 
-def check_storable(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> None:
+def check_storable(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> None:
     """Raises unless compressed-tensors can hold the tensors named in `schemes` so that transformers loads them."""
     stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     if not stored:
         raise InputError("no tensor is to be quantized; give at least one linear layer fewer bits")
-    from fairbits.models.architecture.tensor_names import joined_groups
-
     architecture = checkpoint.architecture
-    dtype = scale_dtype(checkpoint)
-    if dtype not in SCALE_DTYPES:
+    if checkpoint.scale_dtype not in SCALE_DTYPES:
+        dtype = checkpoint.scale_dtype
         raise InputError(f"{checkpoint.target} computes in {dtype}; it must be float16, bfloat16 or float32")
-    copies = tied_copies(checkpoint)
-    for name, how in stored.items():
+    for name, scheme in stored.items():
         weight = architecture.weights.get(name)
         if weight is None:
             raise InputError(f"{checkpoint.target} has no weight {name!r}; only its own tensors can be quantized")
-        reason = why_not(weight, how)
+        reason = why_not_storable(weight, scheme)
         if reason is not None:
             raise InputError(reason)
-        _check_ties(weight, architecture, copies=copies)
-        how.groups(weight.shape[1])
+        _check_ties(weight, architecture, copies=checkpoint.tied_copies)
+        scheme.groups(weight.shape[1])
     _check_fused(architecture, stored)
     _check_experts(architecture, stored)
-    model = _skeleton(checkpoint)
+    model = checkpoint.meta_model()
     joined_groups(model, architecture)  # which raises if they cannot be written
-    _check_modules(model, checkpoint, stored=stored)
+    _check_modules(model, [architecture.weights[name] for name in stored])
 
 
-def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
+def why_not_storable(weight: Weight, scheme: Scheme) -> str | None:
+    """Returns why compressed-tensors cannot hold a tensor with this scheme; None if it can."""
+    if weight.is_embedding:
+        if scheme.bits == BYTE_BITS:
+            return None
+        return (
+            f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
+            f"compressed-tensors only as whole bytes: give it {BYTE_BITS} bits, or keep it"
+        )
+    if not weight.linear:
+        return f"{weight.name} ({weight.role}) is not a linear layer; norms, biases and the like are kept"
+    if weight.is_control:
+        return f"{weight.name} ({weight.role}) is small and controls other layers; such layers are kept: leave it out"
+    if weight.stacked is not None:
+        return (
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one layer at a "
+            "time, and transformers has no names for single experts of this class: keep it"
+        )
+    if weight.transposed:
+        return _not_linear(weight, "transposed (in, out), like GPT-2's Conv1D")
+    if weight.needs_weight and scheme.bits != BYTE_BITS:
+        return (
+            f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
+            f"class, whose code asks for X.weight; it loads whole bytes: use {BYTE_BITS} bits, or measure other bit "
+            "widths in memory (fairbits compare, fairbits sweep)"
+        )
+    return None
+
+
+def _not_linear(weight: Weight, what: str) -> str:
+    return (
+        f"{weight.name} is {what}; compressed-tensors unpacks nn.Linear only, so that no file can hold the quantized "
+        "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
+    )
+
+
+def _check_ties(weight: Weight, architecture: Architecture, *, copies: frozenset[str]) -> None:
+    if weight.name in copies:
+        raise InputError(
+            f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
+            f"embedding, with {BYTE_BITS} bits), or keep both"
+        )
+    tied = [name for name, tied in architecture.weights.items() if tied.tied_to == weight.name]
+    if weight.tied_to is not None or not copies.issuperset(tied):
+        raise InputError(
+            f"{weight.name} is tied by the configuration to a tensor of other values; loaders differ in what they make "
+            "of that: keep both, or set tie_word_embeddings to false in config.json"
+        )
+
+
+def _check_fused(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    for members in architecture.fused_groups.values():
+        schemes = {weight.name: stored.get(weight.name) for weight in members}
+        if len(set(schemes.values())) > 1:
+            listed = ", ".join(f"{name}: {_in_words(scheme)}" for name, scheme in schemes.items())
+            raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
+
+
+def _in_words(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "kept"
+    return f"{scheme.bits} bits, {'per channel' if scheme.group_size is None else f'group {scheme.group_size}'}"
+
+
+def _check_experts(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
+    experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
+    if not any(name in stored for name in experts):
+        return
+    inside = {scheme for name, scheme in stored.items() if architecture.weights[name].block is not None}
+    if len(inside) > 1 or not all(name in stored for name in experts):
+        raise InputError(
+            f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
+            "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
+        )
+
+
+def _check_modules(model: PreTrainedModel, weights: Iterable[Weight]) -> None:
+    """Raises unless every layer is an nn.Linear, and transformers initializes a model that lacks the packed weights."""
+    for weight in weights:
+        if weight.expert is not None or weight.is_embedding:
+            continue
+        module = model.get_submodule(weight.module)
+        if not isinstance(module, nn.Linear):
+            raise InputError(_not_linear(weight, f"in a {type(module).__name__}"))
+        if not weight.needs_weight:
+            del module.weight
+    if not initializes(model):  # such as a head that the code of its class asks for
+        raise InputError(
+            f"transformers cannot load packed layers into {type(model).__name__}, whose code asks for X.weight; keep "
+            "embedding and head (--embeddings keep)"
+        )
+
+
+def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> dict[str, Any]:
     """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
 
     Where all layers of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
-    A head that is stored as they are is named too, as vLLM's class of heads is no Linear.
+    A head that is stored as they are is named too, as vLLM's class of heads is not a Linear.
     Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
     The class comes last: compressed-tensors warns of names that it finds after it.
     """
     weights = checkpoint.architecture.weights
     stored = {name: scheme.as_stored for name, scheme in schemes.items()}
-    tables = {name: how for name, how in stored.items() if is_table(weights[name])}
-    maps = {name: how for name, how in stored.items() if name not in tables}
-    inside = {how for name, how in maps.items() if weights[name].block is not None}
-    heads = {weights[name].module for name in maps if weights[name].block is None}
+    tables: dict[Scheme, list[str]] = defaultdict(list)
+    layers: dict[Scheme, list[str]] = defaultdict(list)
+    for name, scheme in stored.items():
+        (tables if weights[name].is_embedding else layers)[scheme].append(name)
+    inside = {scheme for scheme, names in layers.items() if any(weights[name].block is not None for name in names)}
+    layout = BYTES if all(weights[name].in_whole_bytes for names in layers.values() for name in names) else PACKED
     groups: list[dict[str, Any]] = []
-    for how in sorted(set(tables.values()), key=lambda how: how.group_size or 0):
-        modules = (_modules_of(checkpoint, name) for name, other in tables.items() if other == how)
-        groups.append(_group(sorted({module for some in modules for module in some}), how, BYTES))
-    for how in sorted(set(maps.values()), key=lambda how: (how in inside, how.bits, how.group_size or 0)):
-        named = {weights[name].module for name, other in maps.items() if other == how}
-        experts = any(weights[name].expert is not None for name, other in maps.items() if other == how)
-        alike = [*EXPERTS * experts, *sorted(named & heads), "Linear"]
-        whole = all(in_whole_bytes(weights[name]) for name in maps)
-        groups.append(_group(alike if inside == {how} else sorted(named), how, BYTES if whole else PACKED))
+    for scheme in sorted(tables, key=lambda scheme: scheme.group_size or 0):
+        modules = {module for name in tables[scheme] for module in _modules(checkpoint, name)}
+        groups.append(_group(sorted(modules), scheme, BYTES))
+    for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
+        members = [weights[name] for name in layers[scheme]]
+        heads = {weight.module for weight in members if weight.block is None}
+        experts = any(weight.expert is not None for weight in members)
+        alike = [*EXPERT_TARGETS * experts, *sorted(heads), "Linear"]
+        targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
+        groups.append(_group(targets, scheme, layout))
     layouts = {group["format"] for group in groups}
     entry = {
         "quant_method": "compressed-tensors",
@@ -89,15 +181,8 @@ def quantization_config(checkpoint: "Checkpoint", schemes: Mapping[str, Scheme])
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
         "ignore": _ignored(checkpoint, stored),
     }
-    return _validated(entry)
-
-
-def _validated(entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry, if it is what the library itself reads."""
-    from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
-
     try:
-        QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes what it is given
+        QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes its argument
     except (ValueError, NotImplementedError) as problem:
         raise InputError(
             f"compressed-tensors refuses the quantization_config that would be written ({problem}); nothing was "
@@ -106,171 +191,57 @@ def _validated(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _group(targets: list[str], how: Scheme, layout: str) -> dict[str, Any]:
+def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
     weights = {
-        "num_bits": how.bits,
+        "num_bits": scheme.bits,
         "type": "int",
         "symmetric": True,
-        "strategy": "channel" if how.group_size is None else "group",
-        "group_size": how.group_size,
+        "strategy": "channel" if scheme.group_size is None else "group",
+        "group_size": scheme.group_size,
         "dynamic": False,
     }
-    return {
-        "targets": targets,
-        "weights": weights,
-        "input_activations": None,
-        "output_activations": None,
-        "format": layout,
-    }
+    activations = {"input_activations": None, "output_activations": None}
+    return {"targets": targets, "weights": weights, **activations, "format": layout}
 
 
 def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
     """Returns the oldest compressed-tensors that reads the file."""
     if whole:
         return BYTES_VERSION
-    return DENSE_VERSION if any(how.bits not in (2, 4, 8) for how in stored) else PLAIN_VERSION
+    return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
 
 
-def _ignored(checkpoint: "Checkpoint", stored: Mapping[str, Scheme]) -> list[str]:
-    """Returns the modules of linear layers that are kept; routers too, which other loaders hold for linear layers.
+def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
+    """Returns the modules of linear layers that are kept; also routers, which other loaders take for linear layers.
 
     Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
     """
-    architecture = checkpoint.architecture
-    quantized = {module for name in stored for module in _modules_of(checkpoint, name)}
-    maps = {weight.module for weight in architecture.linears.values()}
-    layers = {path for path, module in _skeleton(checkpoint).named_modules() if isinstance(module, nn.Linear)}
-    kept = (maps | layers) - quantized
-    named = {each.name.removesuffix(".weight") for each in architecture.weights.values() if each.module in kept}
-    stacks = {each.module for each in architecture.weights.values() if each.stacked is not None} & kept
-    patterns = {_inside(module) for module in stacks}
-    return sorted(kept | {name for name in named if f"{name}.weight" in architecture.weights} | patterns)
+    weights = checkpoint.architecture.weights.values()
+    quantized = {module for name in stored for module in _modules(checkpoint, name)}
+    mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
+    linear = {path for path, module in checkpoint.meta_model().named_modules() if isinstance(module, nn.Linear)}
+    kept = (mapped | linear) - quantized
+    in_files = {weight.name.removesuffix(".weight") for weight in weights if weight.module in kept}
+    stacks = {weight.module for weight in weights if weight.stacked is not None} & kept
+    patterns = {_pattern_inside(module) for module in stacks}
+    named = {name for name in in_files if f"{name}.weight" in checkpoint.architecture.weights}
+    return sorted(kept | named | patterns)
 
 
-def _inside(module: str) -> str:
+def _pattern_inside(module: str) -> str:
     """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
 
     It begins at the number of the block, as vLLM has other prefixes for models that also read images.
 
-    >>> _inside("model.layers.0.mlp.experts")
+    >>> _pattern_inside("model.layers.0.mlp.experts")
     're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
     """
     number = re.search(r"\.\d+\.", module)
     return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 
 
-def _modules_of(checkpoint: "Checkpoint", name: str) -> tuple[str, ...]:
+def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
     """Returns the module of a tensor, and for an embedding those that are tied to it."""
     weight = checkpoint.architecture.weights[name]
-    tied = tied_parameters(checkpoint, name) if is_table(weight) else ()
+    tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
     return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))
-
-
-def _skeleton(checkpoint: "Checkpoint") -> "PreTrainedModel":
-    from fairbits.models.architecture.meta_model import meta_model, model_class
-
-    cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    return meta_model(checkpoint.config, cls)
-
-
-def why_not(weight: "Weight", scheme: Scheme) -> str | None:
-    """Returns why compressed-tensors cannot hold a tensor with this scheme; None if it can."""
-    if is_table(weight):
-        return (
-            None
-            if scheme.bits == BYTE_BITS
-            else (
-                f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
-                f"compressed-tensors only as whole bytes: give it {BYTE_BITS} bits, or keep it"
-            )
-        )
-    if not weight.linear:
-        return f"{weight.name} ({weight.role}) is not a linear layer; norms, biases and the like are kept"
-    if weight.is_control:
-        return f"{weight.name} ({weight.role}) is small and decides what others do; such maps are kept: leave it out"
-    if weight.stacked is not None:
-        return (
-            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one layer at a "
-            "time, and transformers has no names for single experts of this class: keep it"
-        )
-    if weight.transposed:
-        return _no_linear(weight, "a transposed map (in, out), like GPT-2's Conv1D")
-    if weight.needs_weight and scheme.bits != BYTE_BITS:
-        return (
-            f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
-            f"class, as its code asks for X.weight meanwhile; it loads whole bytes: use {BYTE_BITS} bits, or measure "
-            "other widths in memory (fairbits compare, fairbits sweep)"
-        )
-    return None
-
-
-def _no_linear(weight: "Weight", what: str) -> str:
-    return (
-        f"{weight.name} is {what}; compressed-tensors unpacks nn.Linear only, so that no file can hold the quantized "
-        "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
-    )
-
-
-def _check_ties(weight: "Weight", architecture: "Architecture", *, copies: frozenset[str]) -> None:
-    if weight.name in copies:
-        raise InputError(
-            f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
-            f"embedding, with {BYTE_BITS} bits), or keep both"
-        )
-    others = [other for other in architecture.weights.values() if other.tied_to == weight.name]
-    if weight.tied_to is not None or any(other.name not in copies for other in others):
-        raise InputError(
-            f"{weight.name} is tied by the configuration to a tensor of other values; loaders differ in what they make "
-            "of that: keep both, or set tie_word_embeddings to false in config.json"
-        )
-
-
-def _check_fused(architecture: "Architecture", stored: Mapping[str, Scheme]) -> None:
-    for members in architecture.fused_groups.values():
-        found = {weight.name: stored.get(weight.name) for weight in members}
-        if len(set(found.values())) > 1:
-            listed = ", ".join(f"{name}: {_said(how)}" for name, how in found.items())
-            raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
-
-
-def _said(how: Scheme | None) -> str:
-    if how is None:
-        return "kept"
-    return f"{how.bits} bits, {'per channel' if how.group_size is None else f'group {how.group_size}'}"
-
-
-def _check_experts(architecture: "Architecture", stored: Mapping[str, Scheme]) -> None:
-    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
-    experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
-    if not any(name in stored for name in experts):
-        return
-    inside = {how for name, how in stored.items() if architecture.weights[name].block is not None}
-    if len(inside) > 1 or not all(name in stored for name in experts):
-        raise InputError(
-            f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
-            "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
-        )
-
-
-def _check_modules(model: "PreTrainedModel", checkpoint: "Checkpoint", *, stored: Mapping[str, Scheme]) -> None:
-    """Raises unless every map is an nn.Linear, and transformers initializes a model that lacks the packed weights."""
-    from fairbits.models.architecture.meta_model import initializes
-
-    weights = checkpoint.architecture.weights
-    packed: list[nn.Module] = []
-    for name in stored:
-        weight = weights[name]
-        if weight.expert is not None or is_table(weight):
-            continue
-        module = model.get_submodule(weight.module)
-        if not isinstance(module, nn.Linear):
-            raise InputError(_no_linear(weight, f"in a {type(module).__name__}"))
-        if not weight.needs_weight:
-            packed.append(module)
-    for module in packed:
-        del module.weight
-    if not initializes(model):  # such as a head that the code of its class asks for
-        raise InputError(
-            f"transformers cannot load packed layers into {type(model).__name__}, whose code asks for X.weight "
-            "meanwhile; keep embedding and head (--embeddings keep)"
-        )

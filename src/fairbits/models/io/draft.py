@@ -1,4 +1,4 @@
-"""Where a quantized checkpoint is drafted until it is whole, and what may stand in its way."""
+"""Where a quantized checkpoint is drafted until it is whole, and what may be in its way."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fairbits.core.records import Digest, FileName, Kind, Name, Positive, Stored
 STATE = "state.json"
 PLAN = "plan.json"
 LEARNING = "learning"
-OWN = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, beside temporary files
+FILES = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, except for temporary files
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class BlockNote:
     sha256: Mapping[FileName, Digest]
 
 
-def draft_of(directory: str | Path) -> Path:
-    """Returns where the checkpoint `directory` is drafted, beside it.
+def draft_directory(directory: str | Path) -> Path:
+    """Returns where the checkpoint `directory` is drafted, next to it.
 
-    >>> draft_of("models/tiny-w4").name
+    >>> draft_directory("models/tiny-w4").name
     '.tiny-w4.partial'
     """
     target = Path(os.path.abspath(directory))
@@ -59,31 +59,27 @@ def draft_of(directory: str | Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
-def lock_of(directory: str | Path) -> Path:
-    """Returns the file that locks the draft of the checkpoint `directory`.
-
-    >>> lock_of("models/tiny-w4").name
-    '.tiny-w4.lock'
-    """
-    return draft_of(directory).with_suffix(".lock")
+def draft_lock(directory: str | Path) -> Path:
+    """Returns the file that locks the draft of the checkpoint `directory`, such as `.tiny-w4.lock`."""
+    return draft_directory(directory).with_suffix(".lock")
 
 
-def is_own(path: Path) -> bool:
+def is_draft_file(path: Path) -> bool:
     """Returns whether a path in a draft is one that a draft can hold."""
-    return path.name in OWN or bool(TEMPORARY.fullmatch(path.name)) or path.name == f"{STATE}.part"  # of 0.1.0
+    return path.name in FILES or bool(TEMPORARY.fullmatch(path.name))
 
 
 def clear_remains(directory: str | Path) -> None:
     """Removes what a process that was killed right after finishing the checkpoint `directory` left of its draft."""
-    draft = draft_of(directory)
+    draft = draft_directory(directory)
     if not _is_there(directory) or not draft.is_dir() or (draft / "model").exists():
         return
-    if all(map(is_own, draft.iterdir())):
+    if all(map(is_draft_file, draft.iterdir())):
         remove_tree(draft)
 
 
 def check_target(directory: str | Path) -> None:
-    """Raises if there is anything where the checkpoint shall appear."""
+    """Raises if there is anything where the checkpoint will appear."""
     target = Path(os.path.abspath(directory))
     if _is_there(target):
         raise InputError(f"{target} exists and is not empty; give a new directory")
@@ -91,7 +87,7 @@ def check_target(directory: str | Path) -> None:
 
 def check_draft(directory: str | Path, *, resume: bool) -> bool:
     """Returns whether a draft of the checkpoint has finished blocks, which only `resume` may go on from."""
-    draft = draft_of(directory)
+    draft = draft_directory(directory)
     done = draft / "done"
     # not so where a draft was killed at birth or after its end
     begun = (draft / STATE).is_file() and (draft / "model").is_dir() and done.is_dir()

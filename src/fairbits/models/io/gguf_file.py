@@ -234,14 +234,14 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
 def _write(path: Path, directory: Path, header: GgufHeader) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
+    from fairbits.models.architecture.meta_model import check_values, meta_model
 
     add_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
         _check_types(path)
         config = AutoConfig.from_pretrained(path.parent, **options)
-        check_values(meta_model(config, model_class(config)), header.values)
+        check_values(meta_model(config), header.values)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path.parent,
             config=config,

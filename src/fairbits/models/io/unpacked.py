@@ -12,10 +12,8 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import WORD_BITS, read_packed
-from fairbits.models.io.compressed_tensors_config import BYTES, PACKED
+from fairbits.models.io.compressed_tensors import BYTES, PACKED, WORD_BITS, read_packed
 from fairbits.models.io.safetensors_files import TensorInfo
-from fairbits.models.io.stored_weights import is_table
 from fairbits.models.scales.groups import dequantize_in_float32
 
 if TYPE_CHECKING:
@@ -98,11 +96,8 @@ class UnpackedCheckpoint(Checkpoint):
         from compressed_tensors.utils.match import match_named_modules, match_targets  # type: ignore[import-untyped]
         from transformers.integrations.compressed_tensors import get_experts_scheme
 
-        from fairbits.models.architecture.meta_model import meta_model, model_class
-
         targets = {target: group for group in self._settings.config_groups.values() for target in group.targets}
-        cls = model_class(self.config, trust_remote_code=self.trust_remote_code)
-        modules = match_named_modules(meta_model(self.config, cls), targets, self._settings.ignore)
+        modules = match_named_modules(self.meta_model(), targets, self._settings.ignore)
         named = {name: targets[match_targets(name, module, targets)[0]] for name, module in modules}
         experts = get_experts_scheme(self._settings)  # type: ignore[no-untyped-call]
         for name, weight in architecture.weights.items():
@@ -110,7 +105,7 @@ class UnpackedCheckpoint(Checkpoint):
             scheme = named.get(weight.module) if weight.expert is None else experts
             if packed and (scheme is None or not self._follows(name, weight, scheme)):
                 raise UnreadableLayoutError(f"{name} is not packed as its quantization_config says")
-            if not packed and scheme is not None and weight.expert is None and (weight.linear or is_table(weight)):
+            if not packed and scheme is not None and weight.expert is None and (weight.linear or weight.is_embedding):
                 raise UnreadableLayoutError(f"{name} is not packed, although its quantization_config says so")
 
     def _follows(self, name: str, weight: "Weight", scheme: Any) -> bool:

@@ -28,7 +28,6 @@ from fairbits.models.architecture.records import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import grid_of
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import BlockRounding, Counter, Finished, RoundedBlock
@@ -69,7 +68,7 @@ def round_model(
         raise InputError("refining codes needs text, and none was given; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
-    narrow = dtype is None and refine is None and is_gpu(device) and scale_dtype(checkpoint).itemsize == 2
+    narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.scale_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
     finished, ticks = finished or (lambda _index: None), Counter(progress)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.records import Weight
-from fairbits.models.io.formats import DEFAULT_FORMAT
-from fairbits.models.io.stored_weights import is_table
+from fairbits.models.io.compressed_tensors import BYTE_BITS as EMBEDDING_BITS
+from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence, is_rounded
 from fairbits.quantization.plan import LayerPlan
@@ -38,7 +38,6 @@ def assemble(
 
     Block l has `bits[l]` bits, `options.bits` if None.
     """
-    from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes  # heavy: policies need no torch until now
     from fairbits.quantization.plan import Plan, schemes_of
 
     checkpoint = evidence.checkpoint
@@ -52,7 +51,7 @@ def assemble(
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,
         layers=layers,
-        size_bytes=planned_bytes(DEFAULT_FORMAT, checkpoint, schemes_of(layers)),
+        size_bytes=planned_bytes(checkpoint, schemes_of(layers)),
         languages=pi or equal_mix(evidence),
         calibration=options.calibration,
         thresholds=thresholds,
@@ -70,9 +69,6 @@ def one_language(evidence: Evidence, code: str) -> dict[str, float]:
     if code not in evidence.languages:
         raise InputError(f"{code} is not one of the languages {', '.join(evidence.languages)}; add it to them")
     return {each: float(each == code) for each in evidence.languages}
-
-
-EMBEDDING_BITS = DEFAULT_FORMAT.embedding_bits
 
 
 def layers_of(
@@ -94,7 +90,7 @@ def _width(weight: Weight, options: PolicyOptions) -> int | None:
     if is_rounded(weight):
         return options.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
-        return EMBEDDING_BITS if is_table(weight) else options.embeddings
+        return EMBEDDING_BITS if weight.is_embedding else options.embeddings
     return None
 
 
@@ -128,7 +124,7 @@ def check_groups(evidence: Evidence, options: PolicyOptions) -> None:
 def check_embeddings(evidence: Evidence, options: PolicyOptions) -> None:
     """Raises if 4 bits are requested for a model without a head of its own: an embedding cannot have them."""
     head = evidence.checkpoint.architecture.head
-    if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
+    if options.embeddings == 4 and (head is None or head.is_embedding or head.tied_to is not None):
         why = "has no head" if head is None else "has head and embedding tied"
         raise InputError(
             f"embeddings is 4 and {evidence.checkpoint.target} {why}: {EMBEDDING_BITS} is the least that the format "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairbits.core.errors import InputError
-from fairbits.core.files import TEMPORARY, clear_temporary, uninterrupted, write_whole
+from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, uninterrupted, write_whole
 from fairbits.core.locks import LOCK, lock_directory
 from fairbits.core.records import (
     Code,
@@ -35,7 +35,7 @@ from fairbits.core.records import (
 )
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import WORD_BITS, read_packed
-from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, sha256_of, tensor_chunks
+from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, tensor_chunks
 from fairbits.serve.overlays.activation_table import ActivationTable, Clip, SavedTable
 from fairbits.serve.overlays.overlay_rows import PLAIN, Form, Overlay, Patch, check_overlay_names
 
@@ -291,7 +291,7 @@ def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Te
     if file.parent != place or not file.is_file():
         raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
     try:
-        digest = sha256_of(file)
+        digest = file_sha256(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); make it readable, or make it again") from None
     if digest != entry.sha256:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fairbits.forward.windows import Text
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, dequantize_in_float32, fit_scales
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.block_rounding import round_layer
@@ -70,7 +69,7 @@ def candidates(
     both by GPTQ with the exact weighted clip, under H = E[x xᵀ] of the text
     "steps"     the base's codes k with the scales of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """
-    dtype = scale_dtype(overlay_base.checkpoint)
+    dtype = overlay_base.checkpoint.scale_dtype
     for name, known in overlay_base.input_statistics(text):
         assert known.H is not None
         W, base, weight = overlay_base.original(name), overlay_base.codes(name), overlay_base.weight(name)

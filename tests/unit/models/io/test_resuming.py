@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
+from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.models.io.writer import QuantizedWriter
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
@@ -291,6 +291,6 @@ def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_pat
     assert (found.layers, found.record) == ({}, b"nothing")
     seen: list[tuple[int, int]] = []
     writer.finish(progress=lambda _, done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] == planned_bytes(DEFAULT_FORMAT, checkpoint, {}) - checkpoint.tensors[name].nbytes
+    assert seen[-1][0] == seen[-1][1] == planned_bytes(checkpoint, {}) - checkpoint.tensors[name].nbytes
     shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -12,8 +12,7 @@ import transformers as t
 from safetensors.torch import load_file, save_file
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
-from fairbits.models.io.stored_weights import scale_dtype
+from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -28,7 +27,7 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
         for name, each in codes.items():
             fake.get_submodule(weights[name].module).weight.copy_(each.dequantized)
     loaded = cls.from_pretrained(out)
-    assert loaded.dtype == fake.dtype == scale_dtype(checkpoint)
+    assert loaded.dtype == fake.dtype == checkpoint.scale_dtype
     tokens = torch.arange(3, 35)[None]
     with torch.no_grad():
         got, expected = loaded(tokens).logits.float(), fake(tokens).logits.float()
@@ -39,7 +38,7 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
 
 
 def check_size(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path) -> None:
-    planned = planned_bytes(DEFAULT_FORMAT, checkpoint, stored)
+    planned = planned_bytes(checkpoint, stored)
     assert sum(info.nbytes for info in Checkpoint(out).tensors.values()) == planned
     index = json.loads((out / "config.json").read_text()).get("transformers_weights", "model.safetensors.index.json")
     assert json.loads((out / index).read_text())["metadata"]["total_size"] == planned
