@@ -58,9 +58,6 @@ class Checkpoint:
 
     `target`     the model as requested
     `directory`  holds configuration, tokenizer and safetensors
-    `kind`       "directory", "hub", "gguf" or "embedded"
-    `tensors`    name, type and shape of every tensor, in file order; experts that a file stacks in one tensor are told
-                 apart, if loaders can read them so
     `files`      the tensors as they are in the files, and where
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
     """
@@ -106,7 +103,7 @@ class Checkpoint:
         return self.slices[name].cut(stored) if name in self.slices else stored
 
     def announce(self, name: str) -> None:
-        """Says that a tensor will be read soon, so that the system reads it meanwhile."""
+        """Lets the system read a tensor that will be needed soon."""
         announce_read(self._location(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
@@ -167,7 +164,7 @@ class Checkpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Name, type and shape of every tensor."""
+        """Name, type and shape of every tensor, in file order; stacked experts one by one, if loaders can read them."""
         return MappingProxyType(dict(_apart(self._whole, self.slices)))
 
     @cached_property
@@ -185,8 +182,8 @@ class Checkpoint:
 
     def _location(self, name: str) -> StoredTensor:
         """Returns where in the files a tensor is, or all that belongs to its expert."""
-        own = self.slices.get(name)
-        return self.files[name] if own is None else own.place(self.files[own.stacked])
+        part = self.slices.get(name)
+        return self.files[name] if part is None else part.place(self.files[part.stacked])
 
     @cached_property
     def architecture(self) -> Architecture:
@@ -214,10 +211,9 @@ class Checkpoint:
         digest = hashlib.sha256()
         patterns = (*TOKENIZER_FILES, *(["*.py"] if self.trust_remote_code else []))
         for file in sorted({file for pattern in patterns for file in self.directory.glob(pattern)}):
-            if not file.is_file():
-                continue
-            digest.update(_json_line(file.name))
-            digest.update(file.read_bytes())
+            if file.is_file():
+                digest.update(_json_line(file.name))
+                digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def _hash_config(self) -> "hashlib._Hash":
@@ -237,12 +233,12 @@ class Checkpoint:
 
     def without_fingerprint(self) -> "Checkpoint":
         """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
-        other = copy.copy(self)
-        other.__dict__["fingerprint"] = ""
-        return other
+        copied = copy.copy(self)
+        copied.__dict__["fingerprint"] = ""
+        return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
+        """Returns the tokenizer; an untrusted one is first opened in another process, with limits."""
         if self.kind not in ("embedded", "memory"):
             check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
@@ -283,12 +279,12 @@ class Checkpoint:
 def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
     """Yields the tensors, with all experts of one that stacks them in its place."""
     experts: dict[str, list[str]] = {}
-    for name, own in slices.items():
-        experts.setdefault(own.stacked, []).append(name)
+    for name, part in slices.items():
+        experts.setdefault(part.stacked, []).append(name)
     for name, info in stored.items():
-        for each in experts.get(name, ()):
-            shape = slices[each].shape
-            yield each, TensorInfo(each, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
+        for expert in experts.get(name, ()):
+            shape = slices[expert].shape
+            yield expert, TensorInfo(expert, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
         if name not in experts:
             yield name, info
 
@@ -296,14 +292,14 @@ def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) 
 def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
     """Returns the checkpoint at a path, under the name that it was given."""
     try:
-        found = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
+        checkpoint = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
     except InputError as problem:
         raise InputError(
             f"{path} cannot be opened on {socket.gethostname()}: {problem}. A model must be at the same path on every "
             "machine, or be an id on the Hub"
         ) from None
-    found.target = target
-    return found
+    checkpoint.target = target
+    return checkpoint
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:
@@ -311,17 +307,17 @@ def _inherited_notes(directory: Path) -> tuple[str, ...]:
     file = directory / "outliers.json"
     if not file.is_file():
         return ()
-    made = read_object(file)
-    source = made.get("source")
-    said = {"notes": source.get("notes") if isinstance(source, dict) else None, "requested": made.get("requested")}
+    content = read_object(file)
+    source = content.get("source")
+    notes = source.get("notes") if isinstance(source, dict) else None
     try:
-        found = check_record(MadeWithOutliers, said)
+        record = check_record(MadeWithOutliers, {"notes": notes, "requested": content.get("requested")})
     except InputError as problem:
         raise InputError(
             f"{file} does not say what the model was made from: {problem}; write the model with outliers again"
         ) from None
-    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in found.requested.items())
-    return (*found.notes, f"outliers were given to blocks ({blocks}); the function is the same")
+    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in record.requested.items())
+    return (*record.notes, f"outliers were given to blocks ({blocks}); the function is the same")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
-from fairbits.models.architecture.tensor_names import left_aside
+from fairbits.models.architecture.tensor_names import explain_unused
 from fairbits.models.device import is_gpu
 from fairbits.models.untrusted.config_check import check_config, check_generation_config
 from fairbits.models.untrusted.quantization_check import check_loaded
@@ -124,7 +124,7 @@ def load_model(
             "transformers would initialise them at random: download the files again, or correct config.json"
         )
     unused = {name: name for name in sorted(report["unexpected_keys"])}
-    left_aside(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
+    explain_unused(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
     result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
     check_loaded(directory, result)
     coded = [name for name, each in result.named_parameters() if type(each) is Parameter and _is_coded(name, each)]

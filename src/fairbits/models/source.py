@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub import snapshot_download
+
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.models.io.gguf_file import dequantized
@@ -105,8 +107,6 @@ def pickle_advice(directory: Path, name: str) -> str:
 
 def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
     """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
-    from huggingface_hub import snapshot_download
-
     wanted = [*WANTED, "*.py"] if with_code else WANTED
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.architecture.records import Block
-from fairbits.models.architecture.tensor_names import conversions, resolve
+from fairbits.models.architecture.tensor_names import Conversions, resolve_names
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import Codes
@@ -61,15 +60,20 @@ class StreamingModel:
         self._outside = self._device if outside is None else torch.device(outside)
         self._inside = tuple(f"{block.module}." for block in checkpoint.architecture.blocks)
         self._read = checkpoint.read if read is None else read
-        self._entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+        self._conversions = Conversions(model)
+        self._entries = self._conversions.entries
         for name, buffer in model.named_buffers():
             self._put(name, buffer)
-        names = resolve(model, {name: info.shape for name, info in checkpoint.tensors.items()})
+        names = resolve_names(model, {name: info.shape for name, info in checkpoint.tensors.items()})
         self._tensors: dict[str, list[str]] = defaultdict(list)  # names in the file, by the parameter that they make up
         for source in names.sources.values():
             self._tensors[source.parameter].append(source.name)
         self._tensors |= {parameter: [name] for parameter, name in names.tied.items()}
-        self._converters = _converters(model, checkpoint.tensors, self._entries)
+        self._patterns: dict[str, dict[str, str]] = defaultdict(dict)  # of tensors that make up a parameter together
+        for name in checkpoint.tensors:
+            parameter, pattern = self._conversions.target(name)
+            if pattern is not None and parameter in self._entries:
+                self._patterns[parameter][name] = pattern
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head_parameters = {id(each) for each in head.parameters()} if head is not None else set()
         self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
@@ -167,16 +171,10 @@ class StreamingModel:
 
     def _parameter(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
         """Returns a parameter, made from one tensor of the file or, by transformers' own rule, from many."""
-        tensors = {name: self._stored(name, codes) for name in self._tensors[parameter]}
-        if parameter not in self._converters:
-            return tensors[self._tensors[parameter][0]]
-        converter, patterns = self._converters[parameter]
-        converter = copy.deepcopy(converter)
-        for name, tensor in tensors.items():
-            converter.add_tensor(parameter, name, patterns[name], tensor)  # type: ignore[arg-type]
-        found = converter.convert(parameter)[parameter]
-        whole: Tensor = found[0] if isinstance(found, list) else found
-        return whole
+        if parameter not in self._patterns:
+            return self._stored(self._tensors[parameter][0], codes)
+        patterns = {name: self._patterns[parameter][name] for name in self._tensors[parameter]}
+        return self._conversions.convert(parameter, patterns, lambda name: self._stored(name, codes))[parameter]
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
         """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
@@ -216,22 +214,6 @@ class StreamingModel:
             owner._buffers[leaf] = placed
         else:
             owner._parameters[leaf] = nn.Parameter(placed, requires_grad=False)
-
-
-def _converters(
-    model: PreTrainedModel, names: Iterable[str], entries: dict[str, Tensor]
-) -> dict[str, tuple[WeightConverter, dict[str, str]]]:
-    """Returns the rule of each parameter that is made from several tensors, and the pattern of each tensor in it."""
-    transforms = conversions(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
-    found: dict[str, tuple[WeightConverter, dict[str, str]]] = {}
-    for name in names:
-        parameter, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, entries)
-        if pattern is not None and parameter in entries:
-            found.setdefault(parameter, (by_pattern[pattern], {}))[1][name] = pattern
-    return found
 
 
 @contextmanager

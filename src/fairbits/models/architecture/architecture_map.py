@@ -27,7 +27,7 @@ from fairbits.models.architecture.meta_model import (
 )
 from fairbits.models.architecture.records import Architecture, Block, Role, Weight
 from fairbits.models.architecture.roles import is_norm
-from fairbits.models.architecture.tensor_names import Names, Shape, TensorSource, resolve
+from fairbits.models.architecture.tensor_names import Shape, TensorNames, TensorSource, resolve_names
 from fairbits.models.untrusted.config_check import DEPTHS
 
 # The names that transformers' own kernels expect of a module of experts.
@@ -51,7 +51,7 @@ def map_architecture(
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))
     model = meta_model(config, cls)
-    names = resolve(model, shapes)  # before anything of the configured size is built
+    names = resolve_names(model, shapes)  # before anything of the configured size is built
     check_values(model, sum(map(math.prod, shapes.values())))
     try:
         calls = trace(model)
@@ -122,7 +122,7 @@ class _View:
     model: PreTrainedModel
     calls: Mapping[str, list[TracedCall]]
     steps: Walk
-    names: Names
+    names: TensorNames
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_whole
-from fairbits.models.architecture.tensor_names import join, joined_groups
+from fairbits.models.architecture.tensor_names import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
@@ -91,10 +91,13 @@ def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitI
     packed = [architecture.weights[name] for name in schemes if not architecture.weights[name].in_whole_bytes]
     unread = [weight for weight in packed if end is not None and weight.module.endswith(end)]
     model = checkpoint.meta_model()
-    groups = joined_groups(model, architecture)
+    groups, conversions = joined_groups(model, architecture), Conversions(model)
     return SplitIndex(
         {f"{weight.name}_shape": torch.tensor(weight.shape) for weight in unread},
-        {parameter: join(model, parameter, parts, read=checkpoint.read) for parameter, parts in groups.items()},
+        {
+            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read).values())).contiguous()
+            for parameter, parts in groups.items()
+        },
         {name: checkpoint.read(name) for parts in groups.values() for name in parts},
     )
 
