@@ -58,7 +58,6 @@ class Kind(Generic[T]):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The key of every field."""
         return {field.name: field.metadata.get("alias", field.name) for field in fields(self.record)}  # type: ignore[arg-type]
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +69,6 @@ class Kind(Generic[T]):
         return {"schema": self.schema, **({"fairbits": __version__} if self.stamped else {}), **content}
 
     def read(self, path: str | Path) -> T:
-        """Returns the record in a file."""
         data = read_object(Path(path), remedy=f"it must be {self.noun}: write one with {self.command}")
         return self.parse(data, source=str(path))
 

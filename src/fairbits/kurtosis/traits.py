@@ -188,7 +188,7 @@ class _Norm:
     def kind(self) -> str | None:
         """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
         gain = next(self.module.parameters(), None)
-        shape = (1, 1, self.call.width or 1) if gain is None else (1, 1, *gain.shape)
+        shape = (1, 1, self.call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
         x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
         norm = copy.deepcopy(self.module).to_empty(device="cpu")
         for value in chain(norm.parameters(), norm.buffers()):
@@ -217,7 +217,7 @@ def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) 
         ]
         for block in architecture.blocks
     ]
-    one_of_each = {(type(norm.module), norm.call.width): norm for norm in chain.from_iterable(inside)}
+    one_of_each = {(type(norm.module), norm.call.in_channels): norm for norm in chain.from_iterable(inside)}
     return {
         "norm": _alike(norm.kind() for norm in one_of_each.values()),
         "norm_epsilon": _alike(norm.epsilon() for norm in chain.from_iterable(inside)),

@@ -177,7 +177,6 @@ class Checkpoint:
 
     @property
     def _whole(self) -> Mapping[str, TensorInfo]:
-        """The tensors before experts are told apart."""
         return self.files
 
     def _location(self, name: str) -> StoredTensor:

@@ -97,7 +97,6 @@ class HubCheckpoint(Checkpoint):
         )
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns one tensor, read into memory."""
         name = self._info(name).name
         [(_, whole)] = self._read_whole([self._location(name)])
         return self.slices[name].cut(whole).contiguous() if name in self.slices else whole

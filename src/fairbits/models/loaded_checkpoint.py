@@ -91,7 +91,6 @@ class LoadedCheckpoint(Checkpoint):
 
     @property
     def size_bytes(self) -> int:
-        """The size of all tensors on disk once the model is saved."""
         return super().size_bytes if self._packing is None else self._packing.size_bytes
 
     def without_fingerprint(self) -> "LoadedCheckpoint":
@@ -100,7 +99,6 @@ class LoadedCheckpoint(Checkpoint):
         return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Returns a tokenizer like that of the user."""
         if not self._has_tokenizer:
             raise InputError(f"{self.target} came without its tokenizer; pass tokenizer=…")
         return super().tokenizer()
@@ -124,7 +122,6 @@ class LoadedCheckpoint(Checkpoint):
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The configuration, which belongs to the checkpoint and not to the user's model."""
         config: PretrainedConfig = AutoConfig.from_pretrained(self.directory, local_files_only=True)
         return config
 

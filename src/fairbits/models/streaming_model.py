@@ -148,13 +148,11 @@ class StreamingModel:
                 self._put(parameter, self._parameter(parameter, codes))
 
     def release_block(self, block: Block) -> None:
-        """Releases the weights of a block."""
         for parameter in self._parameters_of(block):
             if self._entries[parameter].is_meta:
                 self._put(parameter, self._entries[parameter])
 
     def to_device(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor on the device of the weights."""
         return tensor.to(self._device)
 
     def _is_unreached(self, parameter: str) -> bool:

@@ -28,13 +28,11 @@ class SwappedModel:
     """
 
     def __init__(self, checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
-        """Takes a model that was loaded from the checkpoint."""
         self.checkpoint, self.model = checkpoint, model
         self._replaced: set[str] = set()
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
-        """Returns the model in float32 on a device."""
         return cls(checkpoint, checkpoint.load(device=device))
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:

@@ -14,7 +14,7 @@ from fairbits.models.architecture.meta_model import Key, TracedCall
 from fairbits.models.architecture.records import Role, RowRange
 from fairbits.models.architecture.roles import Reading, Site, read_block, sites
 
-_INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # the others see the unit's own input
+_INPUTS: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # all others share the unit's input
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,8 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> Walk:
     layouts: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]] = {}
     for index, path in enumerate(blocks):
         inside = [site for site in listed if site.path.startswith(f"{path}.")]
-        readings = read_block(
-            inside,
-            width=stream_width(calls, path),
-            activated=activated,
-            n_experts=_n_experts(model.get_submodule(path)),
-        )
+        n_experts = _n_experts(model.get_submodule(path))
+        readings = read_block(inside, stream_size(calls, path), activated=activated, n_experts=n_experts)
         fused = _fused(readings, f"blocks.{index}")
         for reading in readings:
             site = reading.site
@@ -68,12 +64,12 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> Walk:
     return Walk(blocks, layers)
 
 
-def stream_width(calls: Mapping[str, list[TracedCall]], block: str) -> int:
-    """Returns the features of a block's hidden states."""
-    width = calls[block][0].width
-    if width is None:
+def stream_size(calls: Mapping[str, list[TracedCall]], block: str) -> int:
+    """Returns the channels of a block's hidden states."""
+    channels = calls[block][0].in_channels
+    if channels is None:
         raise InputError(f"{block} is called without hidden states")
-    return width
+    return channels
 
 
 def prefixes(path: str) -> list[str]:
@@ -99,13 +95,10 @@ def _blocks(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]], liste
 
 def _activated(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> list[Key]:
     """Returns the inputs of modules without parameters, such as activation functions."""
-    passive = (nn.Dropout, nn.Identity)
     leaves = [
         path
         for path, module in model.named_modules()
-        if not isinstance(module, passive)
-        and next(module.parameters(), None) is None
-        and next(module.children(), None) is None
+        if not isinstance(module, nn.Dropout | nn.Identity) and not [*module.parameters(), *module.children()]
     ]
     return [call.input_id for path in leaves for call in calls.get(path, []) if call.input_id is not None]
 
@@ -132,7 +125,7 @@ def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str
 def _input_name(reading: Reading, block: str) -> str:
     if reading.unit == "cross_attention" and reading.role in ("k", "v"):
         return "encoder_output"
-    return f"{block}.{reading.unit}{_INPUT_OF.get(reading.role, '')}"
+    return f"{block}.{reading.unit}{_INPUTS.get(reading.role, '')}"
 
 
 def _fused(readings: Sequence[Reading], block: str) -> dict[str, str]:

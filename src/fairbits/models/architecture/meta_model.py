@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto import modeling_auto
 
 from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
@@ -21,8 +24,6 @@ SPARE_VALUES = 2**28
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
     """Returns the class named in config.architectures; without a name the language model class of the family."""
-    import transformers
-
     names = getattr(config, "architectures", None) or _family_classes(config)
     remote = getattr(config, "auto_map", None) or {}
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(remote, dict):
@@ -35,9 +36,9 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
             f"the configuration ({type(config).__name__}, model_type {config.model_type!r}) names no architecture; "
             "config.json must hold `architectures` or the model_type of a language model in transformers"
         )
-    known = getattr(transformers, names[0], None)
-    if isinstance(known, type) and issubclass(known, PreTrainedModel):
-        return known
+    listed = getattr(transformers, names[0], None)
+    if isinstance(listed, type) and issubclass(listed, PreTrainedModel):
+        return listed
     reference = next((ref for ref in remote.values() if str(ref).endswith(f".{names[0]}")), None)
     if reference is None:
         raise InputError(
@@ -49,8 +50,6 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
             f"the class {names[0]!r} is code that comes with the checkpoint; "
             "it runs only with trust_remote_code, after you have read it"
         )
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
     loaded: type[Model] = get_class_from_dynamic_module(reference, config._name_or_path)
     return loaded
 
@@ -80,16 +79,13 @@ def check_values(model: Model, stored: int) -> None:
     Parameters that the files lack would be initialised at random, and tables of positions are computed: both have the
     sizes that the configuration states.
     """
-    values = sum(each.numel() for each in {id(each): each for each in _state(model)}.values())
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    values = sum(tensor.numel() for tensor in tensors.values())
     if values > 2 * stored + SPARE_VALUES:
         raise InputError(
             f"{type(model).__name__} has {values:,} values by its configuration, and the files have at most "
             f"{stored:,}; they must agree: correct the sizes in config.json, or fetch the files again"
         )
-
-
-def _state(model: Model) -> Iterable[Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def initializes(model: Model) -> bool:
@@ -122,8 +118,6 @@ def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
 
 
 def _family_classes(config: PretrainedConfig) -> list[str]:
-    from transformers.models.auto import modeling_auto
-
     tables = (
         modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -146,11 +140,11 @@ class TracedCall:
     path: str
     input_id: Key | None
     output_id: Key | None
-    width: int | None  # features of the input
+    in_channels: int | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     several: bool = False  # something else than one tensor came out
-    out_width: int | None = None  # features of the output
+    out_channels: int | None = None
 
 
 def trace(model: PreTrainedModel) -> dict[str, list[TracedCall]]:
@@ -160,20 +154,20 @@ def trace(model: PreTrainedModel) -> dict[str, list[TracedCall]]:
 
     def enter(path: str) -> Any:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen = first_tensor((*args, *kwargs.values()))
-            alive.append(seen)
-            width = seen.shape[-1] if seen is not None and seen.ndim else None
-            calls.setdefault(path, []).append(TracedCall(path, identity(seen), None, width, args, dict(kwargs)))
+            x = first_tensor((*args, *kwargs.values()))
+            alive.append(x)
+            calls.setdefault(path, []).append(TracedCall(path, identity(x), None, _channels(x), args, dict(kwargs)))
 
         return hook
 
     def leave(path: str) -> Any:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            given = first_tensor((output,))
-            alive.append(given)
-            width = given.shape[-1] if given is not None and given.ndim else None
+            x = first_tensor((output,))
+            alive.append(x)
             several = not isinstance(output, Tensor)
-            calls[path][-1] = replace(calls[path][-1], output_id=identity(given), several=several, out_width=width)
+            calls[path][-1] = replace(
+                calls[path][-1], output_id=identity(x), several=several, out_channels=_channels(x)
+            )
 
         return hook
 
@@ -185,13 +179,17 @@ def trace(model: PreTrainedModel) -> dict[str, list[TracedCall]]:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
             model(**_inputs(model), use_cache=False)
     except Exception as error:  # a model's own code, which may need images or sound instead
-        other = model.main_input_name
-        why = f"{type(error).__name__}: {error}" if other == TEXT else f"its input is {other}, and not text"
+        reads = model.main_input_name
+        why = f"{type(error).__name__}: {error}" if reads == TEXT else f"its input is {reads}, and not text"
         raise InputError(f"no token ids pass through it ({why})") from error
     finally:
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _channels(x: Tensor | None) -> int | None:
+    return x.shape[-1] if x is not None and x.ndim else None
 
 
 def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -215,8 +213,8 @@ def check_stream(model: Model, calls: Mapping[str, list[TracedCall]], first: str
         if module is embedding and any(call.several for call in calls.get(path, ())):
             raise InputError(f"{path}, its embedding, gives several tensors at once")
     call = calls[first][0]
-    seen = first_tensor((*call.args, *call.kwargs.values()))
-    if seen is not None and seen.ndim == 3 and seen.shape[:2] == (TOKENS, 1):
+    x = first_tensor((*call.args, *call.kwargs.values()))
+    if x is not None and x.ndim == 3 and x.shape[:2] == (TOKENS, 1):
         raise InputError("its blocks see the tokens of all texts one after the other, not one text after the other")
 
 

@@ -90,7 +90,6 @@ class Block:
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear layers."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
 
@@ -109,12 +108,10 @@ class Architecture:
 
     @property
     def n_blocks(self) -> int:
-        """Returns the number of blocks in all stacks."""
         return len(self.blocks)
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear layers, in the blocks and outside."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
     def tied_parameters(self, name: str) -> tuple[str, ...]:

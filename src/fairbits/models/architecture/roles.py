@@ -45,20 +45,22 @@ class Reading:
 def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]:
     """Returns the linear layers that text passes through, in the order of the forward pass.
 
-    A module with other widths than its matrix is none, such as a map of several groups of features (DeepSeek V4).
+    A module with other sizes than its matrix is not one, such as one for several groups of features (DeepSeek V4).
     """
     listed = []
-    for path, made in calls.items():
+    for path, path_calls in calls.items():
         module = model.get_submodule(path)
         weight = module._parameters.get("weight")
         if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding) or is_norm(module):
             continue
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
-        call = made[0]
-        given = call.out_width if isinstance(module, nn.Linear) else n_out  # routers give other things than a product
-        if call.input_id is not None and call.output_id is not None and (call.width, given) == (n_in, n_out):
-            listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(made)))
+        call = path_calls[0]
+        channels = (
+            call.out_channels if isinstance(module, nn.Linear) else n_out
+        )  # routers give other things than a product
+        if call.input_id is not None and call.output_id is not None and (call.in_channels, channels) == (n_in, n_out):
+            listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(path_calls)))
     return listed
 
 
@@ -68,38 +70,42 @@ def is_norm(module: nn.Module) -> bool:
 
 
 NARROW = 16
-"""A map that has less than this part of the stream's width on one side controls others, and is not quantized. Ranks of
-latent attention are wider; step sizes of state spaces have just this width. A heuristic."""
+"""A layer that has less than this part of the hidden size on one side controls others, and is not quantized. Ranks of
+latent attention are larger; step sizes of state spaces have just this size. A heuristic."""
 
 
-def read_block(block: Sequence[Site], *, width: int, activated: frozenset[Key], n_experts: int | None) -> list[Reading]:
-    """Returns the role of every linear layer of a block, whose hidden states have `width` features.
+def read_block(
+    block: Sequence[Site], hidden_size: int, *, activated: frozenset[Key], n_experts: int | None
+) -> list[Reading]:
+    """Returns the role of every linear layer of a block, whose hidden states have `hidden_size` channels.
 
-    Projections q, k, v are followed by the attention's output; feed-forward layers have maps that widen the same input
+    Projections q, k, v are followed by the attention's output; feed-forward layers have layers that widen the same input
     (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of
     latent or linear attention, of state spaces, of convolutions.
     """
     for site in block:
-        if site.times > 1 and not _is_narrow(site, width):
+        if site.times > 1 and not _is_narrow(site, hidden_size):
             raise InputError(
                 f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once"
             )
     readings: list[Reading] = []
     rest = list(block)
     for find in (_attentions, partial(_routers, n_experts=n_experts), partial(_feed_forwards, activated=activated)):
-        found = find(rest)
-        readings += found
-        known = {reading.site.path for reading in found}
-        rest = [site for site in rest if site.path not in known]
-    return readings + [Reading(site, "control" if _is_narrow(site, width) else "projection", "mixer") for site in rest]
+        read = find(rest)
+        readings += read
+        paths = {reading.site.path for reading in read}
+        rest = [site for site in rest if site.path not in paths]
+    return readings + [
+        Reading(site, "control" if _is_narrow(site, hidden_size) else "projection", "mixer") for site in rest
+    ]
 
 
 def _routers(rest: Sequence[Site], *, n_experts: int | None) -> list[Reading]:
     return [Reading(site, "router", "mlp") for site in rest if n_experts is not None and site.n_out in (1, n_experts)]
 
 
-def _is_narrow(site: Site, width: int) -> bool:
-    return NARROW * min(site.n_in, site.n_out) <= width
+def _is_narrow(site: Site, hidden_size: int) -> bool:
+    return NARROW * min(site.n_in, site.n_out) <= hidden_size
 
 
 def _projection(path: str) -> Role | None:
@@ -122,35 +128,35 @@ def _attentions(block: Sequence[Site]) -> list[Reading]:
 
 
 def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
-    """Returns the readings of an attention, none if it is of no known kind."""
+    """Returns the readings of an attention, none if its kind is unknown."""
     by_role = {role: site for site, role in heads}
     first = by_role.get("q") or by_role.get("qkv")
-    known = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
-    if not known or first is None or not _returns(first, out):
+    usual = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
+    if not usual or first is None or not _returns(first, out):
         return []
     unit = "cross_attention" if len({site.input_id for site, _ in heads}) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
 
 
 def _returns(first: Site, out: Site) -> bool:
-    """Returns whether the widths are those of an attention: from and back to the stream, through q of all heads."""
+    """Returns whether the sizes fit an attention: from and back to the stream, through q of all heads."""
     through = out.n_in < first.n_out if _projection(first.path) == "qkv" else out.n_in == first.n_out
     return through and out.n_out == first.n_in
 
 
 def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of all feed-forward layers: one or two maps of an input, and the next, which leads back."""
+    """Returns the readings of all feed-forward layers: one or two layers of an input, and the next, which leads back."""
     readings: list[Reading] = []
     wide: list[Site] = []
     for group in _by_input(rest):
-        found = _closed(wide, group, activated=activated) if wide else []
-        readings += found
-        wide = group if not found and len(group) <= 2 and len({site.n_out for site in group}) == 1 else []
+        closed = _closed(wide, group, activated=activated) if wide else []
+        readings += closed
+        wide = group if not closed and len(group) <= 2 and len({site.n_out for site in group}) == 1 else []
     return readings
 
 
 def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of a feed-forward layer with these maps, none if they are no such layer."""
+    """Returns the readings of a feed-forward layer with these layers, none if they are not one."""
     first = wide[0]
     if len(down) != 1 or down[0].n_out != first.n_in:
         return []

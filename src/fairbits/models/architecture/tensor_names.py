@@ -34,12 +34,17 @@ from transformers.core_model_loading import (
 from transformers.quantizers import base as quantizers
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.records import Architecture, Role
 from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
-STACKS = frozenset({"gate_up_proj", "gate_proj", "up_proj", "down_proj"})
-"""The names that transformers' own kernels expect of the parameters of a module of experts."""
+EXPERT_ROLES: Mapping[str, Role] = {
+    "gate_up_proj": "mlp_gate_up",
+    "gate_proj": "mlp_gate",
+    "up_proj": "mlp_up",
+    "down_proj": "mlp_down",
+}
+"""The names that transformers' own kernels expect of the parameters of a module of experts, and their roles."""
 LEAF = ".weight"
 """How names end that transformers looks for in another form, where weights are packed."""
 
@@ -118,7 +123,8 @@ class ExpertSlice:
 
 def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """Returns the tensors that may hold the matrices of all experts of a block."""
-    return {name: shape for name, shape in shapes.items() if len(shape) == 3 and name.rpartition(".")[2] in STACKS}
+    stacks = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+    return {name: shape for name, shape in stacks.items() if name.rpartition(".")[2] in EXPERT_ROLES}
 
 
 def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:

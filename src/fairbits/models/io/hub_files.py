@@ -78,7 +78,6 @@ class HubFiles:
         return parse_header(self.path / name, size, lambda start, count: read(start, count) if start else length)
 
     def read_into(self, view: memoryview, info: StoredTensor, at: int) -> None:
-        """Fills memory with the bytes of a tensor from `at`."""
         self._fill(view, info.file.name, info.start + at)
 
     def _fill(self, view: memoryview, name: str, start: int) -> None:

@@ -62,11 +62,9 @@ class Imatrix:
         return max(int(each.counts.max()) for each in self.entries.values())
 
     def save(self, path: str | Path) -> None:
-        """Writes the file, whole or not at all."""
         write_files({check_writable(path, example="imatrix.gguf"): self.to_bytes()})
 
     def to_bytes(self) -> bytes:
-        """Returns the content of the file."""
         check_gguf("an imatrix")
         import gguf
 
@@ -140,7 +138,6 @@ class ImatrixEntries:
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks that every language has a share."""
         check_once("languages", self.languages)
         if len(self.shares) != len(self.languages):
             raise InputError(f"{len(self.shares)} shares for {len(self.languages)} languages; each must have one")

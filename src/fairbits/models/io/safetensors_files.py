@@ -211,7 +211,6 @@ def read_bytes(
 
 
 def _read_into(view: memoryview, info: StoredTensor, at: int) -> None:
-    """Fills memory with the bytes of a tensor from `at`."""
     done = 0
     try:
         with info.file.open("rb", buffering=0) as file:

@@ -46,12 +46,10 @@ class UnpackedCheckpoint(Checkpoint):
 
     @property
     def stored(self) -> Checkpoint:
-        """The packed checkpoint."""
         return self._stored
 
     @cached_property
     def config(self) -> "PretrainedConfig":
-        """The configuration of the model before it was quantized."""
         plain = copy.deepcopy(self.stored.config)
         del plain.quantization_config
         return plain
@@ -68,15 +66,12 @@ class UnpackedCheckpoint(Checkpoint):
         return found
 
     def read(self, name: str) -> Tensor:
-        """Returns one weight as it was before packing, in float32 if it was packed."""
         return self.unpack(self._info(name).name, self.stored.read)
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Returns the tensors of the files that make up a weight."""
         return self._parts[name]
 
     def unpack(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
-        """Returns one weight from the tensors of the files, which `read` gives."""
         tensors = {part: read(part) for part in self._parts[name]}
         if name not in self._bits:
             return tensors[name]

@@ -110,7 +110,6 @@ class QuantizedWriter:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of all tensors of the quantized checkpoint."""
         return planned_bytes(self.checkpoint, self.schemes)
 
     def finished(self, index: int | None) -> Finished | None:
