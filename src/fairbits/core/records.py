@@ -125,9 +125,11 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
     if not isinstance(value, dict):
         raise InputError(f"{source} holds a JSON {type(value).__name__}, not an object {{…}}; {remedy}")
     if finite and HALF_PAIR.search(data):
-        place = _half_pair(value)
-        if place is not None:
-            raise InputError(f"{source}: {place} holds half of a surrogate pair, which is not text; {remedy}")
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as problem:
+            before = problem.object[max(0, problem.start - 40) : problem.start]
+            raise InputError(f"{source} holds half of a surrogate pair, after {before!r}; {remedy}") from None
     return value
 
 
@@ -185,7 +187,7 @@ def _reason(problems: list[ErrorDetails], data: Any) -> str:
     """Returns what is wrong first: where, what is there and what must hold; all choices, where a type has several."""
     first = problems[0]
     if first["type"] == "json_invalid":  # the only text that Python writes and pydantic cannot read
-        return f"{_half_pair(data) or 'the content'} holds half of a surrogate pair, which is not text"
+        return "the content holds half of a surrogate pair, which is not text"
     place, value = _followed(data, first["loc"][1:])
     name = ".".join(f"{key!s:.60}" for key in place)
     if first["loc"][-1] == "[key]":
@@ -222,19 +224,6 @@ def _check_size(data: bytes) -> None:
     levels = np.where(opening, 1, -1).cumsum(dtype=np.int64)
     if levels.size and levels.max() > JSON_LEVELS:
         raise ValueError(f"it is nested more than {JSON_LEVELS} levels deep")
-
-
-def _half_pair(value: Any, place: str = "") -> str | None:
-    """Returns where half of a surrogate pair is; None if there is none."""
-    if isinstance(value, str):
-        return (place or "a key") if any("\ud800" <= char <= "\udfff" for char in value) else None
-    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, member in members:
-        if isinstance(key, str) and _half_pair(key) is not None:
-            return f"a key of {place}" if place else "a key"
-        if (inside := _half_pair(member, f"{place}.{key!s:.60}".lstrip("."))) is not None:
-            return inside
-    return None
 
 
 def _finite(text: str) -> int | float:

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.models.io.gguf_file import dequantized
+from fairbits.models.io.gguf_file import dequantize_gguf
 from fairbits.models.io.hub_files import unreachable
 from fairbits.models.io.safetensors_files import INDEX, SINGLE
 from fairbits.models.io.weight_files import no_weights
@@ -66,7 +66,7 @@ def is_hub_id(target: str | Path) -> bool:
 
 def _from_file(path: Path) -> ModelSource:
     if path.suffix == ".gguf":
-        return ModelSource("gguf", *dequantized(path))
+        return ModelSource("gguf", *dequantize_gguf(path))
     if path.suffix in PICKLES:
         raise InputError(pickle_advice(path.parent, path.name))
     raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")

@@ -143,9 +143,9 @@ def license_of(target: str) -> dict[str, str]:
     Nothing is downloaded: of a model on the Hub, its card in the cache is read.
     """
     if _is_gguf(target):
-        from fairbits.models.io.gguf_file import read_gguf_metadata  # torch: other reports need not wait for it
+        from fairbits.models.io.gguf_file import read_gguf_header  # torch: other reports need not wait for it
 
-        found = read_gguf_metadata(Path(target)) if _exists(target) else {}
+        found = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         said = {key: found.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
         said = _front_matter(_card_file(target))

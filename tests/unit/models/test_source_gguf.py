@@ -11,7 +11,7 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.gguf_file import read_gguf_metadata
+from fairbits.models.io.gguf_file import read_gguf_header
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
@@ -58,7 +58,7 @@ def test_a_start_token_that_the_file_does_not_add_is_not_read(path: Path, write_
 
 def test_metadata_are_read_without_the_library(path: Path, write_gguf) -> None:
     write_gguf(path, gguf.LlamaFileType.ALL_F32)
-    metadata = read_gguf_metadata(path)
+    metadata = read_gguf_header(path).metadata
     assert metadata["general.architecture"] == "llama"
     assert metadata["llama.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
     assert metadata["tokenizer.ggml.add_bos_token"] is True
@@ -76,8 +76,8 @@ def string(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "truncated or no GGUF"),
-        (b"GGUF", "truncated or no GGUF"),
+        (b"", "truncated or not a GGUF"),
+        (b"GGUF", "truncated or not a GGUF"),
         (b"PK\3\4" + bytes(100), "it must be GGUF"),
         (start(0, version=1), "version 2 or 3"),
         (start(2**63), "truncated"),
@@ -89,7 +89,7 @@ def string(text: bytes) -> bytes:
         (start(2) + string(b"k") + struct.pack("<IIQ", 9, 0, 2**63) + string(b"l"), "goes beyond its end"),
         (start(1) + string(b"split.count") + struct.pack("<IH", 2, 3), "one part of several"),
         (start(1) + string(b"split.count") + struct.pack("<I", 8) + string(b"three"), "one part of several"),
-        (start(1) + string(b"\xff") + struct.pack("<IB", 0, 1), "truncated or no GGUF"),
+        (start(1) + string(b"\xff") + struct.pack("<IB", 0, 1), "truncated or not a GGUF"),
     ],
 )
 def test_a_damaged_header(content: bytes, message: str, path: Path) -> None:
@@ -117,7 +117,7 @@ def tensor(*sides: int, stated: int | None = None, count: int = 1) -> bytes:
 def test_tensors_that_the_file_cannot_hold(content: bytes, message: str, path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_gguf_metadata(path)
+        read_gguf_header(path)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def read_block(
 ) -> list[Reading]:
     """Returns the role of every linear layer of a block, whose hidden states have `hidden_size` channels.
 
-    Projections q, k, v are followed by the attention's output; feed-forward layers have layers that widen the same input
+    Projections q, k, v are followed by the attention's output; feed-forward units have layers that widen the same input
     (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of
     latent or linear attention, of state spaces, of convolutions.
     """
@@ -145,7 +145,7 @@ def _returns(first: Site, out: Site) -> bool:
 
 
 def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of all feed-forward layers: one or two layers of an input, and the next, which leads back."""
+    """Returns the readings of all feed-forward units: one or two layers of an input, and the next, which leads back."""
     readings: list[Reading] = []
     wide: list[Site] = []
     for group in _by_input(rest):

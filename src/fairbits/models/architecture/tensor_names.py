@@ -185,6 +185,7 @@ class TensorSource:
     part: int = 0  # its place among the kinds of tensors that the parameter joins, e.g. 0 gate, 1 up
     n_parts: int = 1
     turned: bool = False  # transposed on the way
+    pattern: str | None = None  # of its name, if it is converted on the way
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def resolve_names(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Tensor
         converter = conversions.by_pattern[next(iter(patterns.values()))]
         kinds = list(converter.source_patterns)
         for name, pattern in patterns.items():
-            place = (_expert(name, pattern), kinds.index(pattern), len(kinds), _turns(converter))
+            place = (_expert(name, pattern), kinds.index(pattern), len(kinds), _turns(converter), pattern)
             sources[name] = TensorSource(name, target, *place)
     ignored = explain_unused(model, unused, shapes)
     tied, tied_to = _tied(model, sources)
