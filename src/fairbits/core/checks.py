@@ -38,7 +38,8 @@ def in_range(
 def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
     """Returns `value` if it is a whole number with least <= value <= most."""
     top = f" to {most}" if most is not None else " or more"
-    if isinstance(value, bool) or not isinstance(value, Integral):  # numpy's integers are Integral, but not int
+    number: object = value
+    if isinstance(number, bool) or not isinstance(number, Integral):  # numpy's integers are Integral, but not int
         raise InputError(f"{name} is {value!r:.80}; it must be a whole number, {least}{top}")
     if value < least or value > (2**63 - 1 if most is None else most):
         raise InputError(f"{name} is {value}; it must be {least}{top}")

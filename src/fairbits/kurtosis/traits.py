@@ -238,7 +238,7 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
     returns = [calls[w.module][0] for w in block.linears.values() if w.role == "attention_out"]
     places = {
         "pre": all(call.input_id in given for call in queries),
-        "post": calls[block.module][0].gives in given,
+        "post": calls[block.module][0].output_id in given,
         "after branches": all(call.output_id in seen for call in returns),
     }
     return ", ".join(place for place, holds in places.items() if holds) or None

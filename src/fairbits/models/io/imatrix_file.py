@@ -1,8 +1,8 @@
 """Imatrix: the importance of every input channel of a model's layers, in the GGUF file that llama.cpp reads.
 
-The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, inputs), the sum of x² over the tokens of a text,
-and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is one per
-expert. llama-quantize divides the first by the second and weights the rounding error of every column by the result.
+The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, inputs), the sum of x² over the tokens of a
+text, and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is
+one per expert. llama-quantize divides the first by the second and weights the rounding error of every column by the result.
 """
 
 import math
@@ -112,7 +112,7 @@ def read_imatrix(path: str | Path) -> Imatrix:
     except Exception as problem:  # whatever a damaged file sets off in there
         raise InputError(
             f"{path} is not a whole GGUF file ({type(problem).__name__}: {problem}); it must be an imatrix in GGUF, "
-            "which fairbits imatrix and llama-imatrix write; convert an old one: llama-imatrix --in-file OLD.dat -o NEW.gguf"
+            "which fairbits imatrix and llama-imatrix write (llama-imatrix --in-file OLD.dat -o NEW.gguf converts)"
         ) from None
     if entries.get("general.type") != "imatrix":
         raise InputError(f"{path} is a GGUF file, but not an imatrix; give one that fairbits imatrix has written")

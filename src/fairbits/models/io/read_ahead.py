@@ -6,7 +6,6 @@ while the program goes on. On the CPU tensors are memory-mapped, and the system 
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ class ReadAhead:
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:
         self._checkpoint, self._device, self._parts = checkpoint, torch.device(device), parts
-        self._part_of = {name: number for number, names in enumerate(parts) for name in names}
+        self._numbers = {name: number for number, names in enumerate(parts) for name in names}
         self._current: int | None = None
         self._reading: dict[int, dict[str, Future[Tensor]]] = {}
         self._placed: dict[str, Tensor] = {}
@@ -37,9 +36,7 @@ class ReadAhead:
     def __enter__(self) -> "ReadAhead":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._placed.clear()
         self._reading.clear()
         if self._threads is not None:
@@ -47,7 +44,7 @@ class ReadAhead:
 
     def read(self, name: str) -> Tensor:
         """Returns one tensor. Do not write to it."""
-        part = self._part_of.get(name)
+        part = self._numbers.get(name)
         if part is not None and part != self._current:
             self._enter(part)
         if self._threads is None:

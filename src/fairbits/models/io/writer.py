@@ -6,11 +6,7 @@ Until then everything is in a draft next to it, `.OUT.partial`:
     done/       of each block: checksums and record (JSON), and its extra tensors
     model/      what becomes OUT; the indices and config.json, without which no loader reads it, come last
 
-WriteBehind: blocks are packed, hashed and written by threads while the next ones are computed.
-
-At most a few blocks wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller
-at the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
-complete are still written, so that a resumed run need not compute them again.
+Threads pack, hash and write blocks while the next ones are computed (`WriteBehind`).
 """
 
 import json
@@ -21,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -47,7 +43,6 @@ from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX_SUFFIX,
     Piece,
-    TensorInfo,
     in_memory,
     map_tensor,
     on_disk,
@@ -120,9 +115,8 @@ class QuantizedWriter:
         try:
             shard, extra = map(_mapped, self._files(index))
             shard |= self._apart.shapes
-            layers = {
-                name: read_packed(shard, name, bits=self.schemes[name].bits) for name in self._blocks.get(index, [])
-            }
+            names = self._blocks.get(index, [])
+            layers = {name: read_packed(shard, name, bits=self.schemes[name].bits) for name in names}
             for name, codes in layers.items():
                 self._check_planned(name, codes)
         except InputError:
@@ -163,7 +157,7 @@ class QuantizedWriter:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
         with self._writing():
             if self._kept:
-                write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
+                write_tensors(self._model / self._shards[-1], self._kept, progress=progress)
             self._write_thresholds()
             self._write_companions(files)
             self._apart.write(self._model)
@@ -226,13 +220,12 @@ class QuantizedWriter:
         return sorted(self._blocks, key=lambda index: (index is None, index))
 
     @cached_property
-    def _kept(self) -> list[TensorInfo]:
-        left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
-        return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
-
-    def _kept_pieces(self) -> list[Piece]:
+    def _kept(self) -> list[Piece]:
+        """The tensors that are written as they are."""
         read = self.checkpoint.read
-        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in self._kept]
+        left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
+        kept = [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in kept]
 
     @cached_property
     def _shards(self) -> list[str]:
@@ -257,13 +250,8 @@ class QuantizedWriter:
         return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
 
     def _check_planned(self, name: str, codes: Codes) -> None:
-        check_planned(
-            name,
-            codes,
-            shape=self.checkpoint.architecture.weights[name].shape,
-            scheme=self.schemes[name],
-            dtype=self.checkpoint.scale_dtype,
-        )
+        shape, dtype = self.checkpoint.architecture.weights[name].shape, self.checkpoint.scale_dtype
+        check_planned(name, codes, shape=shape, scheme=self.schemes[name], dtype=dtype)
 
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is not part of the model."""
@@ -324,7 +312,12 @@ WRITERS = 2
 
 
 class WriteBehind:
-    """Calls functions in threads, in the order in which they are given; to be used in a `with` statement."""
+    """Calls functions in threads, in their order; to be used in a `with` statement.
+
+    At most a few wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller at
+    the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
+    complete are still written, so that a resumed run need not compute them again.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(WRITERS, "fairbits-write")
@@ -333,9 +326,7 @@ class WriteBehind:
     def __enter__(self) -> "WriteBehind":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         try:
             if problem is None:
                 self._wait(0)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import JSON_BYTES, TOKENIZER_BYTES
@@ -94,7 +95,7 @@ def _parse_in_child(path: Path) -> None:
 def run_child(path: Path) -> tuple[int, bytes]:
     """Returns the status of the child process, and its error output."""
     command = [sys.executable, "-P", str(CHILD), *child_arguments(path)]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     done = subprocess.run(command, env=child_environment(), timeout=WALL_SECONDS, check=False, **quiet)
     return done.returncode, done.stderr
 
