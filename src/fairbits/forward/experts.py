@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.forward.batches import Batch
 from fairbits.forward.expert_inputs import ExpertCall
-from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.architecture import Architecture
 
 Counts = NDArray[np.int64]
 

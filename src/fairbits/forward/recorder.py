@@ -21,7 +21,7 @@ from fairbits.core.memory import KEPT_ERRORS_BYTES
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCounter
-from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import choose_scales, error_of
 from fairbits.models.scales.scheme import Scheme

@@ -46,7 +46,7 @@ from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, lockstep
 from fairbits.forward.pass_settings import SAVED_PER_BLOCK, Job
 from fairbits.forward.recorder import Recorder
-from fairbits.models.architecture.records import Block
+from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead

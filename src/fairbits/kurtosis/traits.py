@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from fairbits.models.architecture.architecture import Architecture, Block, Role
 from fairbits.models.architecture.meta_model import TracedCall, trace
-from fairbits.models.architecture.records import Architecture, Block, Role
 from fairbits.models.architecture.roles import is_norm
 from fairbits.models.checkpoint import Checkpoint
 

@@ -21,9 +21,9 @@ from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.plugins import SOURCES, load_plugin
 from fairbits.core.records import Matching, Number, check_record, read_object
+from fairbits.models.architecture.architecture import Architecture
 from fairbits.models.architecture.architecture_map import map_architecture
 from fairbits.models.architecture.meta_model import meta_model
-from fairbits.models.architecture.records import Architecture
 from fairbits.models.architecture.tensor_names import ExpertSlice, expert_slices, stacked_experts
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,

@@ -14,7 +14,7 @@ from fairbits.forward.lockstep import lockstep, positions_at_once
 from fairbits.forward.recorder import probed_linears
 from fairbits.forward.streaming import BlockLoader
 from fairbits.forward.windows import Text
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import walk_dtype
 from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, TextLanguages, stack_of

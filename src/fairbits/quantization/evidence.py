@@ -16,7 +16,7 @@ from fairbits.core.errors import InputError
 if TYPE_CHECKING:
     from fairbits.auditing.record import Audit
     from fairbits.core.array_checks import Floats
-    from fairbits.models.architecture.records import Weight
+    from fairbits.models.architecture.architecture import Weight
     from fairbits.models.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]

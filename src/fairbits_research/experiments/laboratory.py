@@ -19,7 +19,7 @@ from fairbits.forward.collect import collect_statistics
 from fairbits.forward.statistics import ActivationStatistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.embedded import embedded_languages, training_shares

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import prod
 
 from fairbits.forward.windows import NO_LABEL, Text, Window
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import is_rounded
 from fairbits.text.text_request import TextRequest

@@ -9,9 +9,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Role, RowRange
 from fairbits.models.architecture.fused_rows import attention_layout, gate_layout
 from fairbits.models.architecture.meta_model import Key, TracedCall
-from fairbits.models.architecture.records import Role, RowRange
 from fairbits.models.architecture.roles import Reading, Site, read_block, sites
 
 _INPUTS: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # all others share the unit's input

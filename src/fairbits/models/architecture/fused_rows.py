@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from fairbits.models.architecture.architecture import Role, RowRange
 from fairbits.models.architecture.meta_model import TOKENS, TracedCall
-from fairbits.models.architecture.records import Role, RowRange
 
 
 class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an error

@@ -9,8 +9,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Role
 from fairbits.models.architecture.meta_model import Key, TracedCall
-from fairbits.models.architecture.records import Role
 
 _PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),

@@ -34,7 +34,7 @@ from transformers.core_model_loading import (
 from transformers.quantizers import base as quantizers
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Architecture, Role
+from fairbits.models.architecture.architecture import Architecture, Role
 from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
-from fairbits.models.architecture.records import Architecture, Weight
 from fairbits.models.architecture.tensor_names import joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import BYTE_BITS, BYTES, MIXED, PACKED

@@ -2,7 +2,7 @@
 
 The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, inputs), the sum of x² over the tokens of a
 text, and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is
-one per expert. llama-quantize divides the first by the second and weights the rounding error of every column by the result.
+one per expert. llama-quantize divides the first by the second and weights the rounding error of every column by it.
 """
 
 import math

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from transformers.integrations.compressed_tensors import get_experts_scheme
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import BYTES, PACKED, WORD_BITS, read_packed
 from fairbits.models.io.safetensors_files import TensorInfo

@@ -15,7 +15,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.tensors import all_finite
-from fairbits.models.architecture.records import Block, Weight
+from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import tensor_cores
 from fairbits.models.io.compressed_tensors import layer_bytes

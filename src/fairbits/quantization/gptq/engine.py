@@ -24,7 +24,7 @@ from fairbits.forward.batches import Batch, batches
 from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import Text, Window
-from fairbits.models.architecture.records import Block
+from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead

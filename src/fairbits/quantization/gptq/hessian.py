@@ -24,7 +24,7 @@ from fairbits.forward.batches import Batch
 from fairbits.forward.expert_inputs import ExpertCall
 from fairbits.forward.lockstep import StopBlock
 from fairbits.forward.windows import Text
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.scales.groups import Notes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.columns import Factor, factorize

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, removed_hooks, stack_of
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from fairbits.forward.lockstep import PausedBatch
 from fairbits.forward.recorder import is_observable
-from fairbits.models.architecture.records import Block, Weight
+from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes
 from fairbits.models.streaming_model import StreamingModel

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.io.compressed_tensors import BYTE_BITS as EMBEDDING_BITS
 from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.models.scales.scheme import Scheme

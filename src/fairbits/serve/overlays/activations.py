@@ -23,7 +23,7 @@ from fairbits.forward.body_and_head import split_head
 from fairbits.forward.collect import positions_at_once
 from fairbits.forward.recorder import probed_linears
 from fairbits.forward.windows import Text
-from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.scales.grid import Grid
 from fairbits.quantization.gptq.hessian import stack_of
 from fairbits.serve.overlays.activation_table import BINS, ActivationRecord, ActivationTable, Magnitudes, bin_counts

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers as t
 
+from fairbits.models.architecture.architecture import Architecture
 from fairbits.models.architecture.architecture_map import map_architecture
-from fairbits.models.architecture.records import Architecture
 
 Shapes = dict[str, tuple[int, ...]]
 
