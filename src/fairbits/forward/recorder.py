@@ -308,9 +308,7 @@ class Recorder:
             given, x = first_tensor((output,)), first_tensor(args or tuple(kwargs.values())).detach()
             self._applications[name] = Application(index, name, stack, x.shape, given.shape, x.dtype)
             if given.requires_grad:
-                given.register_hook(  # type: ignore[no-untyped-call]
-                    lambda g: self._gradient(index, name, stack, x, g.detach())
-                )
+                given.register_hook(lambda g: self._gradient(index, name, stack, x, g.detach()))
 
         return hook
 
