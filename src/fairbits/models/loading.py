@@ -30,17 +30,17 @@ LOADING_ERRORS = (
 )
 """How transformers and compressed-tensors fail with files and settings that do not fit."""
 PANIC = "PanicException"
-"""The name of the error that a panic of Rust becomes; it is no Exception, and its class cannot be imported."""
+"""The name of the error that a panic of Rust becomes; it is not an Exception, and its class cannot be imported."""
 
 
 def load_config(
     directory: Path, raw: Mapping[str, Any], *, shapes: Sequence[tuple[int, ...]], trust_remote_code: bool
 ) -> PretrainedConfig:
-    """Returns the configuration; `raw` is the content of config.json, `shapes` those of the tensors in the files."""
+    """Returns the configuration; `raw` is the content of config.json, `shapes` are of the tensors in the files."""
     check_config(raw, directory / "config.json", shapes)
     model_type = raw.get("model_type")
-    known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
-    if not known and not (trust_remote_code and "auto_map" in raw):
+    mapped = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
+    if not mapped and not (trust_remote_code and "auto_map" in raw):
         what = f"{directory / 'config.json'} has the model_type {model_type!r:.80}"
         if "auto_map" in raw:
             raise InputError(
@@ -88,13 +88,12 @@ def load_model(
 ) -> PreTrainedModel:
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
-    `shapes` are those of the tensors in the files: one that the model should use, and does not, is an error.
+    `shapes` describe the tensors in the files: one that the model should use, and does not, is an error.
     `stored` is an upper bound on the number of weights in the files. A model of many more is refused before it is made.
 
-    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model.
-    Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
-    and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
-    removed: they would keep the model on the CPU.
+    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model. Packed
+    weights are unpacked immediately: a loader would do so in the first pass of the whole model, and a pass through a
+    part of it would find none. The wrappers of compressed-tensors are removed: they would keep the model on the CPU.
     """
     check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
@@ -113,8 +112,8 @@ def load_model(
             )
     except LOADING_ERRORS as problem:
         raise InputError(
-            f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must be "
-            "those of the model, and valid for the installed transformers"
+            f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must "
+            "belong to the model and be valid for the installed transformers"
         ) from problem
     # buffers that are not saved are computed, even if the loader of a quantized model reports them missing
     missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})
@@ -127,17 +126,14 @@ def load_model(
     explain_unused(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
     result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
     check_loaded(directory, result)
-    coded = [name for name, each in result.named_parameters() if type(each) is Parameter and _is_coded(name, each)]
-    if coded:
-        raise InputError(
-            f"transformers loads {coded[0]} of {directory} as codes and does not unpack them; correct the "
-            "quantization_config in config.json"
-        )
+    for name, parameter in result.named_parameters():
+        coded = name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
+        if type(parameter) is Parameter and coded:
+            raise InputError(
+                f"transformers loads {name} of {directory} as codes and does not unpack them; correct the "
+                "quantization_config in config.json"
+            )
     return result
-
-
-def _is_coded(name: str, parameter: torch.Tensor) -> bool:
-    return name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
 
 
 def _unpacking(config: PretrainedConfig) -> PretrainedConfig:

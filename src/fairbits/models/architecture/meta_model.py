@@ -104,16 +104,15 @@ def initializes(model: Model) -> bool:
 
 def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
     """Returns a one-line description of a model that cannot be mapped."""
-    kinds = Counter(type(m).__name__ for m in model.modules() if not any(True for _ in m.children()))
-    lists = [
-        f"{path} ({len(m)} x {type(m[0]).__name__})"
-        for path, m in model.named_modules()
-        if isinstance(m, nn.ModuleList) and len(m)
-    ]
-    first = list(names)[:5]
+    kinds = Counter(type(module).__name__ for module in model.modules() if not [*module.children()])
+    modules = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
+    listed = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    lists = [(path, module) for path, module in listed if len(module)]
+    repeated = ", ".join(f"{path} ({len(members)} x {type(members[0]).__name__})" for path, members in lists[:6])
+    first = ", ".join(list(names)[:5])
     return (
-        f"found: class {type(model).__name__}; modules {', '.join(f'{n} {kind}' for kind, n in kinds.most_common(8))}; "
-        f"repeated lists {', '.join(lists[:6]) or 'none'}; first tensors {', '.join(first) or 'none'}"
+        f"found: class {type(model).__name__}; modules {modules}; repeated lists {repeated or 'none'}; "
+        f"first tensors {first or 'none'}"
     )
 
 
