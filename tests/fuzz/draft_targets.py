@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from foreign_targets import mutated_weights, target
 from harness import Files, Target
 from mutations import mutated_json
 from opening_targets import small_model
 from safetensors.torch import load, save
 from truth import rule
+from untrusted_targets import mutated_weights, target
 
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import _Draft, draft_device, draft_plan

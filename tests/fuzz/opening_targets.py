@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import transformers
-from foreign_targets import target
 from harness import Files, Refused, Target
 from mutations import mutated_json
 from tokenizer_children import CHILDREN
 from truth import rule
+from untrusted_targets import target
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint

@@ -23,7 +23,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What torch says of memory that ran out, where its error has no class of its own."""
+"""What torch says when memory ran out, where its error has no special class."""
 
 
 class FairbitsError(Exception):

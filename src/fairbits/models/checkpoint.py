@@ -251,7 +251,7 @@ class Checkpoint:
     ) -> PreTrainedModel:
         """Returns the model itself, in eval mode, with all weights in the memory of a device.
 
-        The weights of a `read_only` model may be those of another model, and must not be written to.
+        The weights of a `read_only` model may belong to another model, and must not be written to.
         """
         packed = "quantization_config" in self._raw_config
         return load_model(

@@ -115,7 +115,7 @@ class HubCheckpoint(Checkpoint):
         wanted = set(self.tensors) if names is None else {self._info(name).name for name in sequence("names", names)}
         places: dict[tuple[str, int], tuple[StoredTensor, list[str]]] = {}
         for name in wanted:
-            place = self._location(name)  # that of an expert may be shared by several of its maps
+            place = self._location(name)  # several layers of an expert may share it
             places.setdefault((place.name, place.start), (place, []))[1].append(name)
         digest = self._hash_config() if names is None else None
         for place, whole in self._read_whole(places[key][0] for key in sorted(places)):

@@ -106,7 +106,7 @@ class LoadedCheckpoint(Checkpoint):
     def load(
         self, dtype: torch.dtype = torch.float32, *, device: str = "cpu", read_only: bool = False
     ) -> PreTrainedModel:
-        """Returns a model with modules of its own, in eval mode, in the memory of a device.
+        """Returns a model with new modules, in eval mode, in the memory of a device.
 
         The weights of a `read_only` model are the user's own where type and device are the same.
         """
@@ -203,8 +203,8 @@ def _write_companions(directory: Path, model: PreTrainedModel, tokenizer: PreTra
 class PackedOnSave(HfQuantizer):
     """What transformers knows of a model that fairbits has quantized in memory; it is packed when it is saved.
 
-    transformers asks the `hf_quantizer` of a model for the tensors to save. This one returns those of the checkpoint
-    that `fairbits.quantize` writes. Codes are not kept, only scales: a weight w is code · scale, rounded to the type of
+    transformers asks the `hf_quantizer` of a model for the tensors to save. This one returns the tensors that
+    `fairbits.quantize` writes. Codes are not kept, only scales: a weight w is code · scale, rounded to the type of
     the model, and w / scale is less than 1/2 from the code for up to 8 bits.
 
     `plan_bytes`  the plan with its outcomes, as in plan.json
@@ -234,7 +234,7 @@ class PackedOnSave(HfQuantizer):
     ) -> None:
         """Makes a model with dequantized weights a quantized one in the eyes of transformers.
 
-        `bits` and `scales` are those of the quantized tensors, by their names in the checkpoint; `entries` are the
+        `bits` and `scales` belong to the quantized tensors, by their names in the checkpoint; `entries` are the
         quantization_config of config.json.
         """
         self.plan_bytes, self.size_bytes = plan_bytes, size_bytes

@@ -178,7 +178,7 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         with warnings.catch_warnings(action="ignore"):
             if shown:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # those of the Hub too
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # of the Hub too
             if hub_shows_none:
                 disable_progress_bars()
 

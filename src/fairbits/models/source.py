@@ -92,8 +92,8 @@ def _check_format(directory: Path) -> None:
 
 def find_pickle(names: Iterable[str]) -> str | None:
     """Returns the first of these files that holds pickled weights."""
-    others = ("training_args", "optimizer", "scheduler")
-    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(others)), None)
+    unrelated = ("training_args", "optimizer", "scheduler")
+    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(unrelated)), None)
 
 
 def pickle_advice(directory: Path, name: str) -> str:

@@ -33,7 +33,7 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
 
 
 class StreamingModel:
-    """The model of a checkpoint, of its own class, in `dtype` and eval mode, at first without weights.
+    """The model of a checkpoint in `dtype` and eval mode, at first without weights.
 
     Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
     by default the checkpoint itself. `outside` is the device of what is outside the blocks, by default the same.
@@ -53,7 +53,7 @@ class StreamingModel:
             # a copy, as transformers writes options into the configuration, which belongs to the checkpoint
             config = copy.deepcopy(checkpoint.config)
             model: PreTrainedModel = cls._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        self.model = model.eval()  # type: ignore[no-untyped-call]
+        self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
         self._checkpoint, self._device, self._dtype = checkpoint, torch.device(device), dtype
         self._outside = self._device if outside is None else torch.device(outside)
         self._inside = tuple(f"{block.module}." for block in checkpoint.architecture.blocks)

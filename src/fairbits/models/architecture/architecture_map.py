@@ -37,8 +37,7 @@ def map_architecture(
     """Returns the role, block, input and companions of every tensor, given a checkpoint's names and shapes."""
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
-            "the configuration has a quantization_config: the checkpoint is already quantized; "
-            "the weights must be those of the original model"
+            "the configuration has a quantization_config: the checkpoint is already quantized; give the original model"
         )
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))

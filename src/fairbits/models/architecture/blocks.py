@@ -53,7 +53,7 @@ def walk(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> Walk:
             site = reading.site
             within = f"blocks.{index}{site.path.removeprefix(path)}"
             sees = _named(names, site.input_id, wish=_input_name(reading, f"blocks.{index}"), otherwise=within)
-            layout = _layout(model, reading, readings=readings, calls=calls, known=layouts)
+            layout = _layout(model, reading, readings=readings, calls=calls, layouts=layouts)
             layers[site.path] = LinearLayer(site, reading.role, sees, fused.get(site.path), layout)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     for site in listed:
@@ -158,7 +158,7 @@ def _layout(
     *,
     readings: Sequence[Reading],
     calls: Mapping[str, list[TracedCall]],
-    known: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]],
+    layouts: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]],
 ) -> tuple[RowRange, ...]:
     if reading.role not in ("qkv", "mlp_gate_up"):
         return ()
@@ -170,9 +170,9 @@ def _layout(
     module = model.get_submodule(parent)
     fused, out = (path.removeprefix(f"{parent}.") for path in (reading.site.path, outs[0]))
     kind = (type(module), reading.site.n_out)
-    if kind not in known:
+    if kind not in layouts:
         try:
-            known[kind] = find(module, calls[parent][0], fused=fused, out=out, rows=reading.site.n_out)
+            layouts[kind] = find(module, calls[parent][0], fused=fused, out=out, rows=reading.site.n_out)
         except Exception:  # the module's own code, run on made-up arguments: if it fails the layout stays unknown
-            known[kind] = ()
-    return known[kind]
+            layouts[kind] = ()
+    return layouts[kind]

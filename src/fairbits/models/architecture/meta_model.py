@@ -55,7 +55,7 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
 
 
 def meta_model(config: PretrainedConfig, cls: type[Model] | None = None, *, trust_remote_code: bool = False) -> Model:
-    """Returns a model without storage, in eval mode, computing in float32; the class is that of `model_class`."""
+    """Returns a model without storage, in eval mode, computing in float32; by default of `model_class`."""
     cls = cls or model_class(config, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if cls._can_set_experts_implementation():

@@ -68,7 +68,7 @@ class Conversions:
             ]
         self._renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
         self.converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-        self.by_pattern = {pattern: each for each in self.converters for pattern in each.source_patterns}
+        self.by_pattern = {pattern: converter for converter in self.converters for pattern in converter.source_patterns}
 
     def target(self, name: str) -> tuple[str, str | None]:
         """Returns the parameter that a tensor becomes, and the pattern of its name if it is converted on the way."""
@@ -161,13 +161,14 @@ def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Ite
 def _saved_names(model: PreTrainedModel) -> Callable[[str], str]:
     """Returns the function from a name in the model to the name by which transformers saves it."""
     transforms = get_model_conversion_mapping(model, add_legacy=False)
-    plain = [each for each in transforms if isinstance(each, WeightRenaming) and not isinstance(each, PrefixChange)]
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    plain = [renaming for renaming in renamings if not isinstance(renaming, PrefixChange)]
     reverse: list[Any] = [renaming.reverse_transform() for renaming in reversed(plain)]
     return lambda name: apply_renamings(name, reverse)
 
 
 def _merges_experts(converter: WeightConverter) -> bool:
-    plain = all(isinstance(each, MergeModulelist | Concatenate | Transpose) for each in converter.operations)
+    plain = all(isinstance(step, MergeModulelist | Concatenate | Transpose) for step in converter.operations)
     return plain and all("*" in pattern for pattern in converter.source_patterns)
 
 

@@ -80,7 +80,7 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
     """Returns codes (out, in) as int32 words (out, ⌈in·bits/32⌉), on their device.
 
-    The words are those of compressed-tensors' `pack_to_int32`, which adds up the bits of each word by a scatter. Here
+    `pack_to_int32` in compressed-tensors makes the same words, adding up the bits of each word by a scatter. Here
     32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
 
     >>> pack_codes(torch.tensor([[1, -2]], dtype=torch.int8), 4).tolist()

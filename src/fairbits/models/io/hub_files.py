@@ -2,7 +2,7 @@
 
 The revision is resolved to a commit once, and everything is read of that commit. The Hub answers for a large file with
 the signed address of a store, which holds for about an hour: it is kept, and the Hub is asked again where it is
-refused. That the bytes are still those of the same file is checked by their number and by ETags.
+refused. Their number and ETags show that the bytes still belong to the same file.
 """
 
 import re
@@ -116,7 +116,7 @@ class HubFiles:
                     done += len(chunk)
             except InputError:
                 raise
-            except Exception as problem:  # those of the HTTP library, which the library of the Hub has changed before
+            except Exception as problem:  # of the HTTP library, which the library of the Hub has changed before
                 return done, f"{type(problem).__name__}: {problem}"
             return done, "the connection was closed"
 

@@ -1,4 +1,4 @@
-"""ReadAhead: the tensors of a checkpoint on a device, block by block; those of the next block are read meanwhile.
+"""ReadAhead: the tensors of a checkpoint on a device, block by block, with the next block read ahead.
 
 On a GPU, threads read the next block into pinned memory in the type of the file, and the GPU copies it from there
 while the program goes on. On the CPU tensors are memory-mapped, and the system is asked to read the next block.
@@ -20,9 +20,9 @@ READERS = 4
 class ReadAhead:
     """Reads tensors onto a device, in the type of the file.
 
-    `parts` are the names of tensors in the order in which they will be needed, such as those of one block after the
-    other. When the first tensor of a part is requested, the part before it is forgotten and the one after it is read
-    ahead. Any other order, and a tensor of no part, is right but slower.
+    `parts` are the names of tensors in the order in which they will be needed, such as one block after the other. When
+    the first tensor of a part is requested, the part before it is forgotten and the one after it is read ahead. Any
+    other order, and a tensor of no part, is right but slower.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:

@@ -148,7 +148,7 @@ def _settings(checkpoint: Checkpoint) -> Any:
 
 
 def _parts(tensors: Mapping[str, TensorInfo]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each weight, and the tensors that hold it. A scale without a weight is that of a tied one."""
+    """Yields each weight, and the tensors that hold it. A scale without a weight belongs to a tied one."""
     for name, info in tensors.items():
         weight = name.removesuffix("_packed")
         if weight != name:

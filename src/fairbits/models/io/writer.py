@@ -262,7 +262,7 @@ class QuantizedWriter:
             write_tensors(self._model / THRESHOLDS, on_disk(infos))
 
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
-        """Copies the files next to the weights, and adds those of the caller."""
+        """Copies the files next to the weights, and adds the files of the caller."""
         for path in sorted(self.checkpoint.directory.iterdir()):
             skipped = path.name == CONFIG or path.name.endswith(INDEX_SUFFIX) or path.name in files
             if path.is_file() and path.suffix in COMPANIONS and not skipped:

@@ -33,7 +33,7 @@ POSITIONS = _names(
 )
 """What configurations call their numbers of positions."""
 MOST_POSITIONS = 2**27
-"""Positions that a configuration may state: more than ten times those of Llama 4 Scout, which has 10 million."""
+"""Positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout."""
 MOST_EXPERTS = 1024
 """Experts that a configuration may state, whatever the files have: some store all experts of a block in one tensor."""
 MOST_LABELS = 100_000
@@ -122,7 +122,7 @@ GENERATION_RULES: Mapping[str, Rule] = {
 def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int, ...]]) -> None:
     """Raises if a field of config.json has the wrong type, or states a size that the tensors of the model refute.
 
-    `raw` is the content of the file, `shapes` those of all tensors in the files of the model.
+    `raw` is the content of the file, `shapes` are of all tensors in the files of the model.
     """
     tensors, sides = len(shapes), {side for shape in shapes for side in shape}
     longest = max(sides, default=0)

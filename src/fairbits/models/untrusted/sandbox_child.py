@@ -36,7 +36,7 @@ def limit(memory: int, seconds: int) -> None:
     memory += address_space()
     for kind, soft, hard in (
         ("RLIMIT_AS", memory, memory),
-        ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by a signal of its own
+        ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by its own signal
         ("RLIMIT_CORE", 0, 0),
         ("RLIMIT_FSIZE", WRITTEN_BYTES, WRITTEN_BYTES),
     ):

@@ -96,7 +96,7 @@ def test_experts_that_do_not_say_how_they_are_stored(intermediate: int, hidden: 
 def test_experts_that_are_not_stored_as_they_say(described: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config, shapes = described(t.Llama4ForCausalLM, llama4(48, hidden=32))
     monkeypatch.setattr(Llama4TextExperts, "is_transposed", False, raising=False)
-    with pytest.raises(InputError, match=r"experts.gate_up_proj' cannot be told as \(out, in\) or \(in, out\)"):
+    with pytest.raises(InputError, match=r"experts.gate_up_proj' cannot be recognized as \(out, in\) or \(in, out\)"):
         map_architecture(config, shapes)
 
 

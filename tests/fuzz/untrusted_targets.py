@@ -213,7 +213,7 @@ def imatrix_target() -> Target:
     return target("imatrix", lambda rng: {"imatrix.gguf": mutated_gguf(rng)}, read, files=("imatrix.gguf",))
 
 
-def foreign_targets() -> list[Target]:
+def untrusted_targets() -> list[Target]:
     """Returns the targets of files of models."""
     return [
         weights_target(),
