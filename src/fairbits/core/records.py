@@ -290,10 +290,7 @@ ShortName = Annotated[str, MaxLen(100)]
 Digest = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256, 64 hexadecimal digits")]
 Code = Annotated[
     str,
-    Matching(
-        r"[^\W\d_]([\w-]{0,62}\w)?",
-        "the code of a language: up to 64 letters, digits, - and _, a letter first",
-    ),
+    Matching(r"[^\W\d_]([\w-]{0,62}\w)?", "the code of a language: up to 64 letters, digits, - and _, a letter first"),
 ]
 FileName = Annotated[
     str, Matching(r"(?!\.{1,2}\Z)[^/\\:\x00-\x1f\x7f]{1,255}", "the name of a file in the same directory")

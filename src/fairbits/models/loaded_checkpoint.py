@@ -42,11 +42,7 @@ class LoadedCheckpoint(Checkpoint):
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        quantized: bool = False,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
     ) -> None:
         packing = check_plain(model, quantized=quantized)
         self.model = model
