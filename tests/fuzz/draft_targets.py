@@ -19,7 +19,7 @@ from untrusted_targets import mutated_weights, target
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import _Draft, draft_device, draft_plan
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.draft import PLAN, STATE, draft_directory
+from fairbits.models.io.writer import PLAN, STATE, draft_directory
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme

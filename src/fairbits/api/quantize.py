@@ -24,19 +24,20 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.compressed_tensors_config import check_storable
-from fairbits.models.io.draft import (
+from fairbits.models.io.compressed_tensors import check_storable
+from fairbits.models.io.writer import (
     DRAFT,
     LEARNING,
     PLAN,
     STATE,
+    QuantizedWriter,
+    WriteBehind,
     check_draft,
     check_target,
     clear_remains,
     draft_directory,
     draft_lock,
 )
-from fairbits.models.io.writer import QuantizedWriter, WriteBehind
 from fairbits.models.opening import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.quantization.evidence import Evidence

@@ -10,8 +10,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import planned_bytes
-from fairbits.models.io.compressed_tensors_config import check_storable, quantization_config
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config
 from fairbits.models.io.split_index import split_index
 from fairbits.models.loaded_checkpoint import PackedOnSave
 from fairbits.models.scales.groups import Codes

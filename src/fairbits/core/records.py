@@ -178,7 +178,7 @@ def as_lines(lines: Iterable[str]) -> bytes:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
-    """Returns what checks a list of one `kind`: settings of a list hold for all in it, settings of a dataclass do not."""
+    """Returns the checker of a list of one `kind`: its settings hold for all in the list."""
     one: Any = tuple[kind]
     return TypeAdapter(one, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 

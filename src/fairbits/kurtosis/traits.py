@@ -18,8 +18,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from fairbits.models.architecture.architecture import Architecture, Block, Role
+from fairbits.models.architecture.blocks import is_norm
 from fairbits.models.architecture.meta_model import TracedCall, trace
-from fairbits.models.architecture.roles import is_norm
 from fairbits.models.checkpoint import Checkpoint
 
 Trait = int | float | str | None  # also bool

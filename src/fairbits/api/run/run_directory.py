@@ -26,7 +26,7 @@ from fairbits.core.records import to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.draft import PLAN, clear_remains, draft_directory, draft_lock
+from fairbits.models.io.writer import PLAN, clear_remains, draft_directory, draft_lock
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import decide

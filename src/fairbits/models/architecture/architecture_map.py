@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Architecture, Block, Role, Weight
-from fairbits.models.architecture.blocks import Walk, prefixes, stream_size, walk
+from fairbits.models.architecture.blocks import Walk, is_norm, prefixes, stream_size, walk
 from fairbits.models.architecture.meta_model import (
     TEXT,
     Key,
@@ -26,7 +26,6 @@ from fairbits.models.architecture.meta_model import (
     model_class,
     trace,
 )
-from fairbits.models.architecture.roles import is_norm
 from fairbits.models.architecture.tensor_names import EXPERT_ROLES, Shape, TensorNames, TensorSource, resolve_names
 from fairbits.models.untrusted.config_check import DEPTHS
 

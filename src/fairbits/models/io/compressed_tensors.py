@@ -10,19 +10,27 @@ transformers 5.22 loads neither embeddings nor the linear layers of T5 and its l
 whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no
 weight, and a copy of the scale.
 
-`compressed_tensors_config` says in config.json which layer is stored how, and what the format cannot hold.
+The `quantization_config` in config.json says which layer is stored how.
 """
 
+import copy
 import math
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
-from torch import Tensor
+from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
-from fairbits.models.architecture.architecture import Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
+from fairbits.models.architecture.meta_model import initializes
+from fairbits.models.architecture.tensor_names import joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
@@ -126,3 +134,231 @@ def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
         f"{name}_packed is {packed.dtype} {list(packed.shape)} and {name}_shape says {stated!s:.60}; a row must hold "
         f"{bits} bits for every code in whole words: write it again"
     )
+
+
+SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+EXPERT_TARGETS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
+PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
+DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
+BYTES_VERSION = "0.20.0"  # the one that whole bytes were tried with
+
+
+def check_storable(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> None:
+    """Raises unless compressed-tensors can hold the tensors named in `schemes` so that transformers loads them."""
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
+    if not stored:
+        raise InputError("no tensor is to be quantized; give at least one linear layer fewer bits")
+    architecture = checkpoint.architecture
+    if checkpoint.scale_dtype not in SCALE_DTYPES:
+        dtype = checkpoint.scale_dtype
+        raise InputError(f"{checkpoint.target} computes in {dtype}; it must be float16, bfloat16 or float32")
+    for name, scheme in stored.items():
+        weight = architecture.weights.get(name)
+        if weight is None:
+            raise InputError(f"{checkpoint.target} has no weight {name!r}; only its own tensors can be quantized")
+        reason = why_not_storable(weight, scheme)
+        if reason is not None:
+            raise InputError(reason)
+        _check_ties(weight, architecture, copies=checkpoint.tied_copies)
+        scheme.groups(weight.shape[1])
+    _check_fused(architecture, stored)
+    _check_experts(architecture, stored)
+    model = checkpoint.meta_model()
+    joined_groups(model, architecture)  # which raises if they cannot be written
+    _check_modules(model, [architecture.weights[name] for name in stored])
+
+
+def why_not_storable(weight: Weight, scheme: Scheme) -> str | None:
+    """Returns why compressed-tensors cannot hold a tensor with this scheme; None if it can."""
+    if weight.is_embedding:
+        if scheme.bits == BYTE_BITS:
+            return None
+        return (
+            f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
+            f"compressed-tensors only as whole bytes: give it {BYTE_BITS} bits, or keep it"
+        )
+    if not weight.linear:
+        return f"{weight.name} ({weight.role}) is not a linear layer; norms, biases and the like are kept"
+    if weight.is_control:
+        return f"{weight.name} ({weight.role}) is small and controls other layers; such layers are kept: leave it out"
+    if weight.stacked is not None:
+        return (
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one layer at a "
+            "time, and transformers has no names for single experts of this class: keep it"
+        )
+    if weight.transposed:
+        return _not_linear(weight, "transposed (in, out), like GPT-2's Conv1D")
+    if weight.needs_weight and scheme.bits != BYTE_BITS:
+        return (
+            f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
+            f"class, whose code asks for X.weight; it loads whole bytes: use {BYTE_BITS} bits, or measure other bit "
+            "widths in memory (fairbits compare, fairbits sweep)"
+        )
+    return None
+
+
+def _not_linear(weight: Weight, what: str) -> str:
+    return (
+        f"{weight.name} is {what}; compressed-tensors unpacks nn.Linear only, so that no file can hold the quantized "
+        "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
+    )
+
+
+def _check_ties(weight: Weight, architecture: Architecture, *, copies: frozenset[str]) -> None:
+    if weight.name in copies:
+        raise InputError(
+            f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
+            f"embedding, with {BYTE_BITS} bits), or keep both"
+        )
+    tied = [name for name, tied in architecture.weights.items() if tied.tied_to == weight.name]
+    if weight.tied_to is not None or not copies.issuperset(tied):
+        raise InputError(
+            f"{weight.name} is tied by the configuration to a tensor of other values; loaders differ in what they make "
+            "of that: keep both, or set tie_word_embeddings to false in config.json"
+        )
+
+
+def _check_fused(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    for members in architecture.fused_groups.values():
+        schemes = {weight.name: stored.get(weight.name) for weight in members}
+        if len(set(schemes.values())) > 1:
+            listed = ", ".join(f"{name}: {_in_words(scheme)}" for name, scheme in schemes.items())
+            raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
+
+
+def _in_words(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "kept"
+    return f"{scheme.bits} bits, {'per channel' if scheme.group_size is None else f'group {scheme.group_size}'}"
+
+
+def _check_experts(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
+    experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
+    if not any(name in stored for name in experts):
+        return
+    inside = {scheme for name, scheme in stored.items() if architecture.weights[name].block is not None}
+    if len(inside) > 1 or not all(name in stored for name in experts):
+        raise InputError(
+            f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
+            "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
+        )
+
+
+def _check_modules(model: PreTrainedModel, weights: Iterable[Weight]) -> None:
+    """Raises unless every layer is an nn.Linear, and transformers initializes a model that lacks the packed weights."""
+    for weight in weights:
+        if weight.expert is not None or weight.is_embedding:
+            continue
+        module = model.get_submodule(weight.module)
+        if not isinstance(module, nn.Linear):
+            raise InputError(_not_linear(weight, f"in a {type(module).__name__}"))
+        if not weight.needs_weight:
+            del module.weight
+    if not initializes(model):  # such as a head that the code of its class asks for
+        raise InputError(
+            f"transformers cannot load packed layers into {type(model).__name__}, whose code asks for X.weight; keep "
+            "embedding and head (--embeddings keep)"
+        )
+
+
+def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> dict[str, Any]:
+    """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
+
+    Where all layers of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
+    A head that is stored as they are is named too, as vLLM's class of heads is not a Linear.
+    Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
+    The class comes last: compressed-tensors warns of names that it finds after it.
+    """
+    weights = checkpoint.architecture.weights
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
+    tables: dict[Scheme, list[str]] = defaultdict(list)
+    layers: dict[Scheme, list[str]] = defaultdict(list)
+    for name, scheme in stored.items():
+        (tables if weights[name].is_embedding else layers)[scheme].append(name)
+    inside = {scheme for scheme, names in layers.items() if any(weights[name].block is not None for name in names)}
+    layout = BYTES if all(weights[name].in_whole_bytes for names in layers.values() for name in names) else PACKED
+    groups: list[dict[str, Any]] = []
+    for scheme in sorted(tables, key=lambda scheme: scheme.group_size or 0):
+        modules = {module for name in tables[scheme] for module in _modules(checkpoint, name)}
+        groups.append(_group(sorted(modules), scheme, BYTES))
+    for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
+        members = [weights[name] for name in layers[scheme]]
+        heads = {weight.module for weight in members if weight.block is None}
+        experts = any(weight.expert is not None for weight in members)
+        alike = [*EXPERT_TARGETS * experts, *sorted(heads), "Linear"]
+        targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
+        groups.append(_group(targets, scheme, layout))
+    layouts = {group["format"] for group in groups}
+    entry = {
+        "quant_method": "compressed-tensors",
+        "version": _needed_version(stored.values(), whole=BYTES in layouts),
+        "format": layouts.pop() if len(layouts) == 1 else MIXED,
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
+        "ignore": _ignored(checkpoint, stored),
+    }
+    try:
+        QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes its argument
+    except (ValueError, NotImplementedError) as problem:
+        raise InputError(
+            f"compressed-tensors refuses the quantization_config that would be written ({problem}); nothing was "
+            "written: choose other bits or another group, and report this"
+        ) from None
+    return entry
+
+
+def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
+    weights = {
+        "num_bits": scheme.bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel" if scheme.group_size is None else "group",
+        "group_size": scheme.group_size,
+        "dynamic": False,
+    }
+    activations = {"input_activations": None, "output_activations": None}
+    return {"targets": targets, "weights": weights, **activations, "format": layout}
+
+
+def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
+    """Returns the oldest compressed-tensors that reads the file."""
+    if whole:
+        return BYTES_VERSION
+    return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
+
+
+def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
+    """Returns the modules of linear layers that are kept; also routers, which other loaders take for linear layers.
+
+    Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
+    """
+    weights = checkpoint.architecture.weights.values()
+    quantized = {module for name in stored for module in _modules(checkpoint, name)}
+    mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
+    linear = {path for path, module in checkpoint.meta_model().named_modules() if isinstance(module, nn.Linear)}
+    kept = (mapped | linear) - quantized
+    in_files = {weight.name.removesuffix(".weight") for weight in weights if weight.module in kept}
+    stacks = {weight.module for weight in weights if weight.stacked is not None} & kept
+    patterns = {_pattern_inside(module) for module in stacks}
+    named = {name for name in in_files if f"{name}.weight" in checkpoint.architecture.weights}
+    return sorted(kept | named | patterns)
+
+
+def _pattern_inside(module: str) -> str:
+    """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
+
+    It begins at the number of the block, as vLLM has other prefixes for models that also read images.
+
+    >>> _pattern_inside("model.layers.0.mlp.experts")
+    're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
+    """
+    number = re.search(r"\.\d+\.", module)
+    return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
+
+
+def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
+    """Returns the module of a tensor, and for an embedding those that are tied to it."""
+    weight = checkpoint.architecture.weights[name]
+    tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
+    return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))

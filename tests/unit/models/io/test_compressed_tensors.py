@@ -1,21 +1,33 @@
-"""The layout of a quantized linear layer against packing written bit by bit, and sizes."""
+"""Compressed-tensors: packing against packing written bit by bit, sizes, the configuration, and what is refused."""
 
+import copy
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers as t
+from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io import compressed_tensors as module
 from fairbits.models.io.compressed_tensors import (
+    check_storable,
     layer_bytes,
     layer_tensors,
     pack_codes,
     packed_tensors,
     planned_bytes,
+    quantization_config,
     read_packed,
+    why_not_storable,
 )
+from fairbits.models.io.writer import QuantizedWriter
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -103,3 +115,134 @@ def test_planned_bytes_count_what_is_kept_too(reading_model: Reading) -> None:
     quantized = layer_bytes(llama.architecture.weights[UP], scheme, dtype=torch.float32)
     assert planned_bytes(llama, {UP: scheme}) == everything - llama.tensors[UP].nbytes + quantized
     assert planned_bytes(llama, {}) == everything
+
+
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
+
+
+def linears(checkpoint: Checkpoint) -> list[str]:
+    return [name for name, weight in checkpoint.architecture.linears.items() if weight.block is not None]
+
+
+def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Reading) -> None:
+    llama = reading_model("llama")
+    one = quantization_config(llama, dict.fromkeys(linears(llama), Scheme(4, "channel")))
+    assert [group["targets"] for group in one["config_groups"].values()] == [["Linear"]]
+    assert one["ignore"] == ["lm_head"]
+    several = dict.fromkeys(linears(llama), Scheme(4, "channel")) | {
+        "model.layers.1.mlp.down_proj.weight": Scheme(8, "channel")
+    }
+    two = quantization_config(llama, several)["config_groups"]
+    assert len(two["group_0"]["targets"]) == 13
+    assert two["group_1"]["targets"] == ["model.layers.1.mlp.down_proj"]
+    assert two["group_1"]["weights"]["num_bits"] == 8
+    head = quantization_config(
+        llama, dict.fromkeys(linears(llama), Scheme(4, "channel")) | {"lm_head.weight": Scheme(8, "channel")}
+    )
+    assert [group["targets"] for group in head["config_groups"].values()] == [["lm_head"], ["Linear"]]
+    assert head["ignore"] == []
+    alike = quantization_config(llama, dict.fromkeys([*linears(llama), "lm_head.weight"], Scheme(4, "channel")))
+    assert [group["targets"] for group in alike["config_groups"].values()] == [["lm_head", "Linear"]]  # for vLLM
+
+
+def test_configuration_names_the_oldest_version_that_reads_the_file(reading_model: Reading) -> None:
+    llama = reading_model("llama")
+    for bits, version in ((2, "0.15.0"), (3, "0.18.0"), (4, "0.15.0"), (5, "0.18.0"), (7, "0.18.0"), (8, "0.15.0")):
+        assert quantization_config(llama, dict.fromkeys(linears(llama), Scheme(bits, "channel")))["version"] == version
+
+
+REFUSED = [
+    ("gpt2", "transformer.h.0.mlp.c_fc.weight", Scheme(4, "channel"), "Conv1D"),
+    ("gpt2", "transformer.wte.weight", Scheme(4, "channel"), "whole bytes"),
+    (
+        "mt5",
+        "encoder.block.0.layer.0.SelfAttention.o.weight",
+        Scheme(4, "channel"),
+        "use 8 bits, or measure other bit widths in memory",
+    ),
+    ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear layer"),
+    ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
+    ("llama", "model.layers.0.mlp.down_proj.weight", Scheme(4, 32), "groups of 32"),
+    ("llama", "model.embed_tokens.weight", Scheme(4, "channel"), "give it 8 bits, or keep it"),
+    ("llama", "model.layers.0.self_attn.q_proj.weight", Scheme(4, "channel"), "vLLM fuses differ"),
+    ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", Scheme(4, "channel"), "router"),
+    ("mixtral", "model.layers.0.block_sparse_moe.experts.0.w2.weight", Scheme(4, "channel"), "one scheme"),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "stored", "reason"), REFUSED)
+def test_what_the_format_cannot_hold_is_refused(
+    reading_model: Reading, family: str, name: str, stored: Scheme, reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        check_storable(reading_model(family), {name: stored})
+
+
+def test_nothing_to_quantize_is_refused(reading_model: Reading) -> None:
+    with pytest.raises(InputError, match="no tensor is to be quantized"):
+        check_storable(reading_model("llama"), {})
+
+
+def test_an_embedding_is_held_in_bytes_and_a_layer_in_any_bits(reading_model: Reading) -> None:
+    weights = reading_model("llama").architecture.weights
+    assert why_not_storable(weights["model.layers.0.mlp.up_proj.weight"], Scheme(3)) is None
+    assert why_not_storable(weights["model.embed_tokens.weight"], Scheme(8)) is None
+
+
+def test_stacked_experts_are_refused(tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    config = t.GptOssConfig(**sizes, intermediate_size=64, vocab_size=50, num_local_experts=2, num_experts_per_tok=1)
+    t.GptOssForCausalLM(config).save_pretrained(tmp_path)
+    checkpoint = Checkpoint(tmp_path)
+    stacked = next(name for name, weight in checkpoint.architecture.linears.items() if weight.stacked)
+    with pytest.raises(InputError, match="holds 2 experts in one tensor"):
+        check_storable(checkpoint, {stacked: Scheme(4, "channel")})
+
+
+def test_tied_copies_are_told_from_tensors_of_other_values(reading_model: Reading, tmp_path: Path) -> None:
+    source = reading_model("gemma3").directory
+    tensors = load_file(source / "model.safetensors")
+    table: Any = tensors["model.embed_tokens.weight"]
+    for head, copies in ((table.clone(), {"lm_head.weight"}), (table + 1, set())):
+        save_file({**tensors, "lm_head.weight": head}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        shutil.copy(source / "config.json", tmp_path)
+        checkpoint = Checkpoint(tmp_path)
+        assert checkpoint.tied_copies == copies
+        reason = "stored once" if copies else "other values"
+        with pytest.raises(InputError, match=reason):
+            check_storable(checkpoint, {"lm_head.weight": Scheme(8, "channel")})
+
+
+def test_configuration_is_valid_for_the_library(reading_model: Reading) -> None:
+    from compressed_tensors.quantization import QuantizationConfig
+
+    llama = reading_model("llama")
+    stored = dict.fromkeys(linears(llama), Scheme(4, 16)) | {"model.embed_tokens.weight": Scheme(8, "channel")}
+    made = quantization_config(llama, stored)
+    assert json.loads(json.dumps(made)) == made
+    read = QuantizationConfig.model_validate(copy.deepcopy(made))
+    assert read.format == "mixed-precision"
+    assert [group.weights.group_size for group in read.config_groups.values()] == [None, 16]
+
+
+@pytest.mark.parametrize("change", [{"strategy": "wrong"}, {"num_bits": "four"}, {"strategy": "group"}, {"type": None}])
+def test_a_configuration_that_the_library_refuses_stops_before_anything_is_written(
+    reading_model: Reading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    llama, group_entry = reading_model("llama"), module._group
+
+    def odd(*args: Any) -> dict[str, Any]:
+        group = group_entry(*args)
+        return group | {"weights": group["weights"] | change}
+
+    monkeypatch.setattr(module, "_group", odd)
+    schemes = dict.fromkeys(linears(llama), Scheme(4, "channel"))
+    with pytest.raises(InputError, match="compressed-tensors refuses the quantization_config that would be written"):
+        QuantizedWriter(llama, tmp_path / "out", schemes=schemes, identity=IDENTITY)
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors_config import check_storable
+from fairbits.models.io.compressed_tensors import check_storable
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence
 
