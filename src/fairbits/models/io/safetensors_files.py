@@ -250,11 +250,6 @@ def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.cpu, x.detach())) for name, x in tensors.items()]
 
 
-def on_disk(infos: Iterable[StoredTensor]) -> list[Piece]:
-    """Returns pieces for tensors of other files."""
-    return [Piece(info.name, info.dtype, info.shape, partial(map_tensor, info)) for info in infos]
-
-
 def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
     """Returns the SHA-256 of the safetensors file `path` after writing it; `progress` is given bytes."""
     return write_whole({path: tensor_chunks(pieces, progress=progress)})[path]

@@ -49,7 +49,6 @@ from fairbits.models.io.safetensors_files import (
     Piece,
     in_memory,
     map_tensor,
-    on_disk,
     read_header,
     write_tensors,
 )
@@ -354,10 +353,9 @@ class QuantizedWriter:
     def _write_thresholds(self) -> None:
         """Joins the extra tensors of all blocks in a file that is not part of the model."""
         indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
-        paths = [path for index in indices if (path := self._files(index)[1]).is_file()]
-        infos = [info for path in paths for info in read_header(path).values()]
-        if infos:
-            write_tensors(self._model / THRESHOLDS, on_disk(infos))
+        tensors = {name: tensor for index in indices for name, tensor in _mapped(self._files(index)[1]).items()}
+        if tensors:
+            write_tensors(self._model / THRESHOLDS, in_memory(tensors))
 
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
         """Copies the files next to the weights, and adds the files of the caller."""
