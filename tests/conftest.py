@@ -284,7 +284,7 @@ def audit_data() -> Callable[[str, list[float]], dict[str, Any]]:
     """Returns the function that gives the content of an audit of a model with a fingerprint and κ of its blocks."""
 
     def audit_data(fingerprint: str, kappa: list[float]) -> dict[str, Any]:
-        data = json.loads((DATA / "0.1.0" / "audit.json").read_text())
+        data = json.loads((DATA / "records" / "audit.json").read_text())
         data["model"] |= {"fingerprint": fingerprint, "stacks": ["decoder"] * len(kappa)}
         data["blocks"] = [data["blocks"][0] | {"block": i, "kappa": each} for i, each in enumerate(kappa)]
         for form in data["damage"].values():

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from foreign_targets import mutated_weights, target
 from harness import Files, Target
 from mutations import mutated_json
 from opening_targets import small_model
 from safetensors.torch import load, save
 from truth import rule
+from untrusted_targets import mutated_weights, target
 
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import _Draft, draft_device, draft_plan
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.draft import PLAN, STATE, draft_of
+from fairbits.models.io.writer import PLAN, STATE, draft_directory
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
@@ -56,7 +56,7 @@ def begun() -> Begun:
             block = next(iter(execute_plan(checkpoint, made, text=None, device="cpu")))
             draft.add(block)
             codes = {name: each.codes.clone() for name, each in block.layers.items()}
-        home = draft_of(out)
+        home = draft_directory(out)
         files = {f"{DRAFT}/{path.relative_to(home)}": path.read_bytes() for path in home.rglob("*") if path.is_file()}
     return Begun(checkpoint, made, files, codes)
 

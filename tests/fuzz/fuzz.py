@@ -16,20 +16,20 @@ from pathlib import Path
 from time import time
 
 from draft_targets import draft_targets
-from foreign_targets import foreign_targets
 from harness import Target, load, run, run_case
 from opening_targets import opening_targets
 from record_targets import record_targets
 from request_targets import request_targets
 from text_targets import text_targets
 from tokenizer_children import CHILDREN
+from untrusted_targets import untrusted_targets
 
 SAVED = Path("build/fuzz")
 
 
 def all_targets() -> list[Target]:
     """Returns every reader that is tried."""
-    files = [*record_targets(), *draft_targets(), *foreign_targets(), *opening_targets(), *text_targets()]
+    files = [*record_targets(), *draft_targets(), *untrusted_targets(), *opening_targets(), *text_targets()]
     return [*files, *request_targets()]
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 import transformers
-from foreign_targets import target
 from harness import Files, Refused, Target
 from mutations import mutated_json
 from tokenizer_children import CHILDREN
 from truth import rule
+from untrusted_targets import target
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.untrusted import tokenizer_sandbox as trial
+from fairbits.models.untrusted import tokenizer_sandbox
 
 SIZE = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 64}
 BLOCKS = 2
@@ -150,8 +150,8 @@ def tokenizer_target() -> Target:
     def read(place: Path) -> None:
         with pytest.MonkeyPatch.context() as changed:
             changed.setenv("XDG_CACHE_HOME", cache_place)  # verdicts on what was tried
-            changed.setattr(trial, "_child", CHILDREN.try_file)
-            trial.check_tokenizer(place)
+            changed.setattr(tokenizer_sandbox, "run_child", CHILDREN.try_file)
+            tokenizer_sandbox.check_tokenizer(place)
 
     return target(
         "tokenizer.json",

@@ -26,7 +26,7 @@ from fairbits.text.mix import Mix, manifest_path
 from fairbits_research.experiments.result import Result
 
 ROOT = Path(__file__).parents[2]
-SAVED = ROOT / "tests/data/0.1.0"
+SAVED = ROOT / "tests/data/records"
 RESEARCH = ROOT / "src/fairbits_research/assets"
 
 

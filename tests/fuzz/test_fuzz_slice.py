@@ -8,7 +8,7 @@ from harness import Target, run, run_case, sentence_fault
 from opening_targets import tokenizers
 from tokenizer_children import CHILDREN
 
-from fairbits.models.untrusted import tokenizer_sandbox as trial
+from fairbits.models.untrusted.tokenizer_sandbox import run_child
 from fuzz import all_targets
 
 CASES, SECONDS, SEED = 1500, 20, 0
@@ -52,6 +52,6 @@ def test_tokenizers_are_tried_by_forked_children_as_by_new_ones(tmp_path: Path) 
     huge = tokenizers()[0].replace(b'"c": 4', b'"c": 4000000000')
     for content in (*tokenizers(), huge, b"{}"):
         file.write_bytes(content)
-        one, other = CHILDREN.try_file(file), trial._child(file)
+        one, other = CHILDREN.try_file(file), run_child(file)
         assert one == other
         assert (one[0] == 0) == (content in tokenizers())

@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from foreign_targets import target
 from harness import Files, Refused, Target
 from mutations import broken, dumped, mutated_json, parsed
 from record_targets import ROOT
 from truth import check_codes, rule
+from untrusted_targets import target
 
 from fairbits.core.errors import InputError
 from fairbits.evaluation.lm_eval.paired_samples import pair_samples

@@ -1,10 +1,10 @@
 """Children that try tokenizers, one for each file, forked from a process that has imported the library already.
 
 A new process takes most of its time to start. Here every file still has a process of its own, with the limits and the
-code of `trial_child`, so that nothing is carried over from one file to the next.
+code of `sandbox_child`, so that nothing is carried over from one file to the next.
 
-Called as `python tokenizer_children.py DIRECTORY-OF-TRIAL_CHILD`; reads the arguments of a child from every line of its
-input, in JSON, and answers each with a line: the status and the error output.
+Called as `python tokenizer_children.py DIRECTORY-OF-SANDBOX_CHILD`; reads the arguments of a child from every line of
+its input, in JSON, and answers each with a line: the status and the error output.
 """
 
 import json
@@ -57,8 +57,8 @@ CHILDREN = Children()
 def main() -> None:
     """Answers until the input ends."""
     sys.path.insert(0, sys.argv[1])
+    import sandbox_child  # type: ignore[import-not-found]
     import tokenizers  # noqa: F401
-    import trial_child  # type: ignore[import-not-found]
 
     while line := sys.stdin.readline():
         with tempfile.TemporaryFile() as said:
@@ -68,7 +68,7 @@ def main() -> None:
                 sys.argv[1:] = json.loads(line)
                 status = 70
                 try:
-                    status = trial_child.main()
+                    status = sandbox_child.main()
                     sys.stderr.flush()
                 finally:
                     os._exit(status)

@@ -24,19 +24,20 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.draft import (
+from fairbits.models.io.compressed_tensors import check_storable
+from fairbits.models.io.writer import (
     DRAFT,
     LEARNING,
     PLAN,
     STATE,
+    QuantizedWriter,
+    WriteBehind,
     check_draft,
     check_target,
     clear_remains,
-    draft_of,
-    lock_of,
+    draft_directory,
+    draft_lock,
 )
-from fairbits.models.io.formats import DEFAULT_FORMAT
-from fairbits.models.io.writer import QuantizedWriter, WriteBehind
 from fairbits.models.opening import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.quantization.evidence import Evidence
@@ -194,7 +195,7 @@ def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
 def _check_format(plan: Plan, checkpoint: Checkpoint) -> None:
     """Raises if no file can hold what a plan makes of this model, before any weight is read."""
     if plan.schemes.keys() <= checkpoint.architecture.weights.keys():  # otherwise it was made for another
-        DEFAULT_FORMAT.check(checkpoint, plan.schemes)
+        check_storable(checkpoint, plan.schemes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +215,8 @@ class _Draft:
         identity = {"plan": plan.digest, **model, "fairbits": __version__, "device": device}
         with ExitStack() as held:
             try:
-                draft_of(out).parent.mkdir(parents=True, exist_ok=True)
-                held.enter_context(lock_file(lock_of(out), Path(out)))
+                draft_directory(out).parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock_file(draft_lock(out), Path(out)))
                 clear_remains(out)
             except OSError as problem:
                 raise InputError(f"{out} cannot be written ({problem.strerror}); give another directory") from None
@@ -258,7 +259,7 @@ def check_quantize(
 ) -> None:
     """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
     resolve_device(device)
-    check_free(lock_of(out), Path(out))
+    check_free(draft_lock(out), Path(out))
     clear_remains(out)
     if resume and finished_plan(out) is not None:
         return
@@ -266,12 +267,12 @@ def check_quantize(
     check_draft(out, resume=resume)
     given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
     plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in given.items() if each is not None})
-    DEFAULT_FORMAT.check(checkpoint, plain.schemes)
+    check_storable(checkpoint, plain.schemes)
 
 
 def draft_plan(out: str | Path) -> Plan | None:
     """Returns the plan that an interrupted run was carrying out; None if there is none."""
-    file = draft_of(out) / PLAN
+    file = draft_directory(out) / PLAN
     return Plan.load(file) if check_draft(out, resume=True) and file.is_file() else None
 
 
@@ -280,7 +281,7 @@ def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
     file = Path(out) / "plan.json"
     if not file.is_file():
         return None
-    check_free(lock_of(out), Path(out))
+    check_free(draft_lock(out), Path(out))
     clear_remains(out)
     found = Plan.load(file)
     same = plan is None or replace(found, size_bytes=plan.size_bytes).digest == plan.digest
@@ -289,7 +290,7 @@ def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
 
 def draft_device(out: str | Path) -> str | None:
     """Returns the device that an interrupted run computed on; None if there is none."""
-    return DRAFT.read(draft_of(out) / STATE).device if check_draft(out, resume=True) else None
+    return DRAFT.read(draft_directory(out) / STATE).device if check_draft(out, resume=True) else None
 
 
 def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corpus | None) -> TokenizedText | None:

@@ -10,7 +10,8 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config
+from fairbits.models.io.split_index import split_index
 from fairbits.models.loaded_checkpoint import PackedOnSave
 from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel
@@ -65,7 +66,7 @@ def quantize_into(
             swapped.replace(block.layers)
         results += block.results
         learned = block.learned or learned
-    size = planned_bytes(DEFAULT_FORMAT, checkpoint, plan.schemes)
+    size = planned_bytes(checkpoint, plan.schemes)
     _replace_one_by_one(swapped, waiting)
     notes = (*plan.notes, *([NO_THRESHOLDS] if plan.thresholds else []))
     done = replace(plan, results=tuple(results), learned=learned, size_bytes=size, notes=notes)
@@ -90,12 +91,11 @@ def _replace_one_by_one(swapped: SwappedModel, waiting: dict[str, Codes]) -> Non
 
 def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """Returns the quantization_config; raises if the quantized model could not be saved."""
-    DEFAULT_FORMAT.check(checkpoint, plan.schemes)
-    parts = DEFAULT_FORMAT.apart(checkpoint, plan.schemes).parts
+    check_storable(checkpoint, plan.schemes)
+    parts = split_index(checkpoint, plan.schemes).parts
     if parts:
         raise InputError(
             f"transformers saves {next(iter(parts))} as it is here, and does not read it beside packed weights, so "
             "that the model cannot be saved from memory: write it with out=…"
         )
-    entries: dict[str, Any] = DEFAULT_FORMAT.config_entries(checkpoint, plan.schemes)["quantization_config"]
-    return entries
+    return quantization_config(checkpoint, plan.schemes)

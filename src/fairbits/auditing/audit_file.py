@@ -18,7 +18,7 @@ from fairbits.core.records import (
     Number,
     Positive,
     Split,
-    TriedWidth,
+    TriedBits,
     check_once,
     check_same_keys,
     check_square,
@@ -62,7 +62,7 @@ class AuditedModel:
 class AuditedScheme:
     """The scheme whose damage the audit predicts; `name` is its name for readers."""
 
-    bits: TriedWidth
+    bits: TriedBits
     group: Positive | None
     clip: str
     grid: str

@@ -12,8 +12,7 @@ from fairbits.cli.table_parts import columns, notes_section, section
 from fairbits.core.errors import count_of, printable
 from fairbits.core.units import megabytes
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT
-from fairbits.models.io.stored_weights import scale_dtype
+from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, LayerResult, Plan, schemes_by_name
 from fairbits.text.language_codes import language_from_code
@@ -102,8 +101,8 @@ def _look(members: Sequence[LayerPlan]) -> set[object]:
 
 
 def _bytes(members: Sequence[LayerPlan], checkpoint: Checkpoint) -> int:
-    weights, schemes, dtype = checkpoint.architecture.weights, schemes_by_name(members), scale_dtype(checkpoint)
-    packed = (DEFAULT_FORMAT.layer_bytes(weights[name], scheme, dtype=dtype) for name, scheme in schemes.items())
+    weights, schemes, dtype = checkpoint.architecture.weights, schemes_by_name(members), checkpoint.scale_dtype
+    packed = (layer_bytes(weights[name], scheme, dtype=dtype) for name, scheme in schemes.items())
     return sum(packed) + sum(checkpoint.tensors[each.name].nbytes for each in members if each.name not in schemes)
 
 

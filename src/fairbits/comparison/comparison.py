@@ -27,7 +27,7 @@ from fairbits.core.records import (
     Positive,
     Seconds,
     Share,
-    TriedWidth,
+    TriedBits,
     check_once,
     check_ordered,
     check_same_keys,
@@ -88,7 +88,7 @@ class SavedEntry:
     """One policy at one width; lists have one entry per seed."""
 
     policy: Name
-    bits: TriedWidth
+    bits: TriedBits
     size_bytes: Positive
     seconds: tuple[Seconds, ...]
     plans: tuple[str, ...]
@@ -127,7 +127,7 @@ class SavedContrast:
 
     policy: Name
     against: Name
-    bits: TriedWidth
+    bits: TriedBits
     size_ratio: Annotated[Number, Gt(0)]
     mean: TestedEstimate
     worst: Estimate
@@ -174,7 +174,6 @@ COMPARE = Kind(
     "a comparison",
     "fairbits compare --out",
     ComparisonFile,
-    earlier={"fairbits.compare/1": lambda data: data | {"measure": "loss"}},
 )
 
 

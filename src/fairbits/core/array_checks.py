@@ -17,11 +17,15 @@ Result = TypeVar("Result", float, Floats)
 
 def finite_array(name: str, value: ArrayLike, *, ndim: int | None = None, least: int = 1) -> Floats:
     """Returns `value` as a float64 array that is finite and holds at least `least` elements."""
-    array = _as_float64(name, value)
+    array = as_array(name, value)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} is {describe(value)}; it must be an array of real numbers")
+    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which is refused below
+        array = np.asarray(array, dtype=np.float64, order="C")
     if ndim is not None and array.ndim != ndim:
         raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
     if array.size < least:
-        raise InputError(f"{name} holds {array.size} element(s); at least {least} must be given")
+        raise InputError(f"{name} holds {array.size} element(s); it must hold at least {least}")
     finite = np.isfinite(array)
     if not finite.all():
         where = np.argwhere(~finite)
@@ -85,15 +89,3 @@ def as_array(name: str, value: Any) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError):
         raise InputError(f"{name} is {describe(value)}; it must be an array, every row of the same length") from None
-
-
-def _as_float64(name: str, value: ArrayLike) -> Floats:
-    array = as_array(name, value)
-    if not _real(array):
-        raise InputError(f"{name} is {describe(value)}; it must be an array of real numbers")
-    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite, which is refused later
-        return np.asarray(array, dtype=np.float64, order="C")
-
-
-def _real(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fiub"

@@ -1,10 +1,11 @@
-"""Checks of numbers, words and objects. numpy is not imported: the command line must start without it."""
+"""Checks of numbers, words and objects that users give."""
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fairbits.core.errors import InputError
 
@@ -28,25 +29,17 @@ def in_range(
     """Returns `value` if it is finite with above < value < below and least <= value <= most."""
     number = _number(name, value)
     if not (math.isfinite(number) and above < number < below and least <= number <= most):
-        limits = [
-            text
-            for text, limit in (
-                (f"above {above:g}", above),
-                (f"below {below:g}", below),
-                (f"at least {least:g}", least),
-                (f"at most {most:g}", most),
-            )
-            if math.isfinite(limit)
-        ]
-        raise InputError(f"{name} is {number:g}; it must be finite{''.join(', ' + text for text in limits)}")
+        limits = {"above": above, "below": below, "at least": least, "at most": most}
+        stated = [f", {word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit)]
+        raise InputError(f"{name} is {number:g}; it must be finite{''.join(stated)}")
     return number
 
 
 def whole(name: str, value: int, *, least: int, most: int | None = None) -> int:
     """Returns `value` if it is a whole number with least <= value <= most."""
     top = f" to {most}" if most is not None else " or more"
-    given: object = value
-    if isinstance(given, bool) or not isinstance(given, Integral):  # numpy's integers are Integral, but not int
+    number: object = value
+    if isinstance(number, bool) or not isinstance(number, Integral):  # numpy's integers are Integral, but not int
         raise InputError(f"{name} is {value!r:.80}; it must be a whole number, {least}{top}")
     if value < least or value > (2**63 - 1 if most is None else most):
         raise InputError(f"{name} is {value}; it must be {least}{top}")
@@ -70,10 +63,10 @@ def sequence(name: str, value: Iterable[T]) -> tuple[T, ...]:
         raise InputError(f"{name} is {describe(value)}; it must be a list or a tuple") from None
 
 
-def same_shape(name: str, shape: Sequence[int], other_name: str, other: Sequence[int]) -> None:
+def same_shape(name: str, shape: Sequence[int], second_name: str, second: Sequence[int]) -> None:
     """Raises unless two shapes are equal."""
-    if tuple(shape) != tuple(other):
-        raise InputError(f"{name} has shape {tuple(shape)} but {other_name} is {tuple(other)}; they must agree")
+    if tuple(shape) != tuple(second):
+        raise InputError(f"{name} has shape {tuple(shape)} but {second_name} is {tuple(second)}; they must agree")
 
 
 def instance(name: str, value: T, kind: type[Any]) -> T:
@@ -93,22 +86,19 @@ def instances(name: str, values: Iterable[T], kind: type[Any]) -> tuple[T, ...]:
 
 def describe(value: object) -> str:
     """Returns an object in a few words, for an error."""
-    if _is_array(value):
-        return f"an array of {value.dtype}"  # type: ignore[attr-defined]
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
     text = repr(value)
     return f"{type(value).__name__} {text}" if len(text) <= 40 else f"a {type(value).__name__}"
 
 
 def _number(name: str, value: Any) -> float:
     # float() alone would accept a string, and (with a warning) an array of one element
-    if not (isinstance(value, Real) or (_is_array(value) and value.shape == () and value.dtype.kind in "fiub")):
+    if not (
+        isinstance(value, Real) or (isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "fiub")
+    ):
         raise InputError(f"{name} is {describe(value)}; it must be a number")
     try:
         return float(value)
     except OverflowError:
         raise InputError(f"{name} is beyond the range of float64; it must be a smaller number") from None
-
-
-def _is_array(value: object) -> bool:
-    numpy = sys.modules.get("numpy")  # if it is not imported, nothing is an array
-    return numpy is not None and isinstance(value, numpy.ndarray)

@@ -18,16 +18,12 @@ def printable(text: str) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the plural unless the number is 1.
-
-    >>> count_of(1, "block"), count_of(1200, "block")
-    ('1 block', '1,200 blocks')
-    """
+    """Returns a number with its noun: "1 block", "1,200 blocks"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What torch says of memory that ran out, where its error has no class of its own."""
+"""What torch says when memory ran out, where its error has no special class."""
 
 
 class FairbitsError(Exception):
@@ -50,10 +46,6 @@ class MemoryLimitError(InputError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether the machine or a device ran out of memory; torch is not imported to find out.
-
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("memory"))
-    (True, False)
-    """
+    """Returns whether the machine or a device ran out of memory."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY))

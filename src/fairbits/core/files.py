@@ -1,7 +1,7 @@
 """Writing results: files and directories appear whole and on the disk, or not at all. READ FIRST before writing a file.
 
-Everything is written under a temporary name that carries its process (`core.locks`). What a killed process leaves
-is removed by the next one that writes the same file, or by the one that holds the lock of the directory.
+Everything is written under a temporary name that carries its process. What a killed process leaves is removed by the
+next one that writes the same file, or by the one that holds the lock of the directory (`core.locks`).
 """
 
 import errno
@@ -10,21 +10,26 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from fairbits.core.errors import InputError
-from fairbits.core.locks import Owner, token_is_dead
 
 Chunk = bytes | memoryview
-TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.(?P<owner>[0-9a-f]{8}-\d+-\d+)-\d+\.part|\.[0-9a-f]{32}\.part")
-"""Temporary names; the second form is that of 0.1.0, which does not say whose it is."""
+TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")
+"""Temporary names: a digest of the name to come, then machine, process and second of its start, and a number."""
+CLOCK_S = 2.0
+"""Seconds by which two readings of one start may differ, as the clock may have been set in between."""
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)
-"""What systems say that cannot sync a directory, or not this one."""
+"""How systems fail that cannot sync a directory, or not this one."""
 _numbers = count()
 
 
@@ -44,7 +49,7 @@ def check_writable(path: str | Path, *, example: str) -> Path:
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Writes files as `write_whole` does; what the system refuses is an error of the user's."""
+    """Writes files as `write_whole` does; a refusal of the system becomes an InputError."""
     try:
         write_whole({path: [content] for path, content in contents.items()})
     except OSError as error:
@@ -92,9 +97,10 @@ def whole_directory(path: Path) -> Iterator[Path]:
     try:
         draft.mkdir()
         yield draft
-        for file in (each for each in draft.rglob("*") if each.is_file()):
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
+        for file in draft.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
         with uninterrupted():
             sync_directory(draft)
             draft.replace(path)
@@ -104,25 +110,26 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Returns a name beside `path` that no other process and no other call uses."""
-    return path.with_name(f".{_digest(path)}.{Owner.here().token}-{next(_numbers)}.part")
+    """Returns a name next to `path` that no other process and no other call uses."""
+    process = os.getpid()
+    return path.with_name(f".{_digest(path.name)}.{_machine()}-{process}-{_started(process)}-{next(_numbers)}.part")
 
 
 def clear_dead(path: Path) -> None:
-    """Removes what processes that have ended, of this machine, left of writing `path`."""
-    start = f".{_digest(path)}."
+    """Removes what processes of this machine that have ended left of writing `path`."""
+    start = f".{_digest(path.name)}."
     with suppress(OSError):
-        for each in os.scandir(path.parent):
-            found = TEMPORARY.fullmatch(each.name) if each.name.startswith(start) else None
-            if found is not None and token_is_dead(found["owner"]):
-                _remove(path.with_name(each.name))
+        for entry in os.scandir(path.parent):
+            match = TEMPORARY.fullmatch(entry.name) if entry.name.startswith(start) else None
+            if match is not None and match[1] == _machine() and _has_ended(int(match[2]), float(match[3])):
+                _remove(path.with_name(entry.name))
 
 
 def clear_temporary(directory: Path) -> None:
     """Removes all temporary files below a directory; call it where a lock keeps other processes out."""
-    for each in list(directory.rglob(".*.part")):
-        if TEMPORARY.fullmatch(each.name):
-            _remove(each)
+    for path in list(directory.rglob(".*.part")):
+        if TEMPORARY.fullmatch(path.name):
+            _remove(path)
 
 
 def remove_tree(directory: Path) -> None:
@@ -154,10 +161,10 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def remember(number: int, _: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -171,8 +178,14 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_draft(draft: Path, chunks: Iterable[Chunk]) -> str:
@@ -186,9 +199,28 @@ def _write_draft(draft: Path, chunks: Iterable[Chunk]) -> str:
     return digest.hexdigest()
 
 
-def _digest(path: Path) -> str:
-    """Returns the part of a temporary name that says what is written; a name itself may be too long."""
-    return hashlib.sha256(os.fsencode(path.name)).hexdigest()[:12]
+def _digest(name: str, length: int = 12) -> str:
+    """Returns a name in a few characters; a name itself may be too long."""
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:length]
+
+
+def _machine() -> str:
+    return _digest(socket.gethostname(), 8)
+
+
+@cache
+def _started(process: int) -> int:
+    """Returns the second in which this process started; a number alone is given again to other processes."""
+    return int(psutil.Process(process).create_time())
+
+
+def _has_ended(process: int, started: float) -> bool:
+    try:
+        return abs(float(psutil.Process(process).create_time()) - started) > CLOCK_S
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
 
 
 def _remove(left: Path) -> None:

@@ -30,14 +30,15 @@ WAITING_BLOCKS = 3
 
 PACKED_WEIGHTS = 2**22
 """Weights that are packed at a time: copies of 4 MiB."""
-GPU_PACKED_WEIGHTS = 2**28
-"""The same on a GPU, where every call costs as much as packing a million: copies of 256 MiB."""
+GPU_PACKED_WEIGHTS = 2**28  # the same on a GPU, where every call costs as much as packing a million: copies of 256 MiB
 WIDENED_WEIGHTS = 2**20
 """Weights that are widened to float64 at a time: 8 MiB."""
 COUNTED_WEIGHTS = 2**24
 """Weights whose values are counted at a time: a copy of 64 MiB."""
 SUMMED_WEIGHTS = 2**16
 """Weights whose powers are summed at a time: float64 copies of 512 KiB stay in the caches."""
+CHECKED_WEIGHTS = 2**24
+"""Weights that are searched for NaN and infinity at a time: a mask of 16 MiB."""
 KEPT_ERRORS_BYTES = 512 * MIB
 """Bytes of rounding errors that an audit keeps while batches pass their layers; more are computed for every batch."""
 ERROR_ROWS = 256
@@ -53,32 +54,28 @@ CPU_END_TO_END_WEIGHTS = 50_000_000
 
 PASS_ACTIVATIONS_BYTES = 96 * MIB
 """Bytes that the activations of one batch may take in a pass through a whole model, by a rough count."""
-GPU_PASS_ACTIVATIONS_BYTES = 16 * PASS_ACTIVATIONS_BYTES
-"""The same on a GPU."""
+GPU_PASS_ACTIVATIONS_BYTES = 16 * PASS_ACTIVATIONS_BYTES  # the same on a GPU
 BLOCK_ACTIVATIONS_BYTES = 64 * MIB
 """Bytes that the activations of one batch may take within a block that is rounded, by a rough count."""
 BLOCK_POSITIONS = 1024
 """Positions of a batch that passes a block: as measured, their activations stay in the caches in small models."""
 GPU_BLOCK_ACTIVATIONS_BYTES = 16 * BLOCK_ACTIVATIONS_BYTES
 """The same on a GPU, which has the memory, and where every call costs so much that it should do much."""
-GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS
-"""The same on a GPU."""
+GPU_BLOCK_POSITIONS = 8 * BLOCK_POSITIONS  # the same on a GPU
 GPU_WALK_STATES_BYTES = 4 * GIB
 """Bytes of hidden states up to which they stay on the GPU while blocks are rounded; more are kept in main memory."""
 BLOCK_BACKWARD_BYTES = 64 * MIB
 """Bytes that one batch may take in the backward pass of a single block, by a rough count: with more it is slower."""
 BLOCK_BACKWARD_POSITIONS = 512
 """Positions of such a batch, at least: with fewer, weights are waited for."""
-GPU_BLOCK_BACKWARD_BYTES = 2 * GIB
-"""The same on a GPU."""
+GPU_BLOCK_BACKWARD_BYTES = 2 * GIB  # the same on a GPU
 WHOLE_MODEL_BYTES = GIB
 """Bytes of weights up to which a model is audited as a whole; a larger one is audited with one block in memory."""
 WHOLE_MODEL_SHARE = 0.5
 """Share of the free memory up to which a model is evaluated as a whole; of a larger one, one block is in memory."""
 STATES_BYTES = 4 * GIB
 """Bytes of hidden states that a pass in blocks keeps; an audit computes others again, an evaluation passes again."""
-GPU_STATES_BYTES = 12 * GIB
-"""The same on a GPU."""
+GPU_STATES_BYTES = 12 * GIB  # the same on a GPU
 LEAST_STATES_FACTOR = 1.5
 """How much more an audit in blocks may keep if the text would otherwise have to pass the model in several parts."""
 EVALUATION_POSITIONS = 1024
@@ -104,8 +101,7 @@ GRADIENT_POSITIONS = 128
 """Positions whose logits exist at a time where gradients need another copy of them: 250 MB for 250,000 tokens."""
 CACHED_LOGITS = 2**20
 """Logits that pass several operations at a time on the CPU: copies of 4 MiB stay in its caches."""
-GPU_GRADIENT_POSITIONS = 512
-"""The same on a GPU: with a vocabulary of 128,000 each of the copies takes 250 MB."""
+GPU_GRADIENT_POSITIONS = 512  # the same on a GPU: with a vocabulary of 128,000 each of the copies takes 250 MB
 
 # tables
 

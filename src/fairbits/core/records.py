@@ -1,36 +1,30 @@
-"""Records: how fairbits reads, checks and writes its own JSON files, and reads JSON that nobody vouches for.
+"""Records: how fairbits reads, checks and writes its own JSON files, and reads JSON that strangers wrote.
 
 A kind of file is one `Kind`: its schema, the command that writes it, and the dataclass of its content. pydantic checks
 the content against the types of the dataclass: no key is unknown, none is missing, and nothing is converted. Ranges are
-part of the types (`fairbits.core.records`). Checks that involve several fields belong in `__post_init__`.
-
-Fields: the types of what records hold, with their ranges, as pydantic checks them and as errors name them.
-
-A range is part of a type: `tokens: Count` refuses −1, `sha256: Digest` refuses anything but 64 hexadecimal digits.
-Nothing that a file names can lead out of its directory: codes of languages, names of files.
+part of the types: `tokens: Count` refuses −1, `sha256: Digest` anything but 64 hexadecimal digits. Nothing that a file
+names can lead out of its directory: codes of languages, names of files. Checks that involve several fields belong in
+`__post_init__`.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from fairbits.core.errors import InputError, printable
 from fairbits.core.memory import JSON_BYTES, JSON_CONTAINERS, JSON_LEVELS
 from fairbits.core.version import __version__
-
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
-    from pydantic_core import CoreSchema, ErrorDetails
-
 
 T = TypeVar("T")
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -51,9 +45,8 @@ class Kind(Generic[T]):
     `noun`      what messages call it, such as "a plan"
     `command`   what writes it, such as "fairbits plan"
     `record`    the dataclass of its content; every field is a key, or has its key as `metadata={"alias": …}`
-    `optional`  fields that earlier versions did not write; all others must be in the file
+    `optional`  fields that a file may lack
     `stamped`   whether the file says which version of fairbits wrote it
-    `earlier`   by earlier schema that is still read: the function that brings its content to the present one
     """
 
     schema: str
@@ -62,12 +55,10 @@ class Kind(Generic[T]):
     record: type[T]
     optional: tuple[str, ...] = ()
     stamped: bool = True
-    earlier: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def keys(self) -> dict[str, str]:
-        """The key of every field."""
-        return {each.name: each.metadata.get("alias", each.name) for each in fields(self.record)}  # type: ignore[arg-type]
+        return {field.name: field.metadata.get("alias", field.name) for field in fields(self.record)}  # type: ignore[arg-type]
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values of fields under their keys."""
@@ -78,35 +69,27 @@ class Kind(Generic[T]):
         return {"schema": self.schema, **({"fairbits": __version__} if self.stamped else {}), **content}
 
     def read(self, path: str | Path) -> T:
-        """Returns the record in a file."""
         data = read_object(Path(path), remedy=f"it must be {self.noun}: write one with {self.command}")
         return self.parse(data, source=str(path))
 
     def parse(self, data: Mapping[str, Any], *, source: str) -> T:
         """Returns the record that the content of a file describes; `source` is the file that errors name."""
-        found = data.get("schema")
-        try:
-            if isinstance(found, str) and found in self.earlier:
-                data = self.earlier[found](dict(data)) | {"schema": self.schema}
-        except (KeyError, TypeError, AttributeError) as problem:
-            raise InputError(f"{source} is damaged: {problem!r:.60}; write it again with {self.command}") from None
-        self._check_schema(data.get("schema"), source)
+        schema = data.get("schema")
+        if schema != self.schema:
+            name, _, version = self.schema.rpartition("/")
+            newer = (
+                isinstance(schema, str) and schema.rpartition("/")[0] == name and schema.rpartition("/")[2] > version
+            )
+            remedy = "update fairbits, or write" if newer else "write"
+            raise InputError(
+                f"{source} has the schema {schema!r:.60}; it must be {self.schema}: {remedy} it with {self.command}"
+            )
         try:
             self._check_keys(data)
             envelope = {"schema", "fairbits"} - set(self.keys.values())
-            return check_record(self.record, {key: each for key, each in data.items() if key not in envelope})
+            return check_record(self.record, {key: value for key, value in data.items() if key not in envelope})
         except InputError as problem:
             raise InputError(f"{source} is damaged: {problem}; write it again with {self.command}") from None
-
-    def _check_schema(self, found: Any, source: str) -> None:
-        if found == self.schema:
-            return
-        name, _, version = self.schema.rpartition("/")
-        newer = isinstance(found, str) and found.rpartition("/")[0] == name and found.rpartition("/")[2] > version
-        remedy = "update fairbits, or write" if newer else "write"
-        raise InputError(
-            f"{source} has the schema {found!r:.60}; it must be {self.schema}: {remedy} it with {self.command}"
-        )
 
     def _check_keys(self, data: Mapping[str, Any]) -> None:
         expected = [key for name, key in self.keys.items() if name not in self.optional]
@@ -142,9 +125,11 @@ def parse_object(data: bytes, source: str, *, finite: bool = True, remedy: str =
     if not isinstance(value, dict):
         raise InputError(f"{source} holds a JSON {type(value).__name__}, not an object {{…}}; {remedy}")
     if finite and HALF_PAIR.search(data):
-        place = _half_pair(value)
-        if place is not None:
-            raise InputError(f"{source}: {place} holds half of a surrogate pair, which is no text; {remedy}")
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as problem:
+            before = problem.object[max(0, problem.start - 40) : problem.start]
+            raise InputError(f"{source} holds half of a surrogate pair, after {before!r}; {remedy}") from None
     return value
 
 
@@ -168,14 +153,13 @@ def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
     ...
     fairbits.core.errors.InputError: 1 is '2'; it must be a valid integer
     """
-    from pydantic import ValidationError
-
     try:
         # from JSON text, as only this makes tuples of lists without any other conversion
-        found: T = _adapter(cast(Any, kind)).validate_json(json.dumps([data]))[0]
+        record: T = _adapter(cast(Any, kind)).validate_json(json.dumps([data]))[0]
     except ValidationError as problem:
-        raise InputError(f"{source}{': ' if source else ''}{_told(problem.errors(include_url=False), data)}") from None
-    return found
+        reason = _reason(problem.errors(include_url=False), data)
+        raise InputError(f"{source}{': ' if source else ''}{reason}") from None
+    return record
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:
@@ -193,20 +177,18 @@ def as_lines(lines: Iterable[str]) -> bytes:
 
 
 @cache
-def _adapter(kind: Any) -> "TypeAdapter[tuple[Any]]":
-    """Returns what checks a list of one `kind`: the settings of a list hold for all in it, those of a dataclass not."""
-    from pydantic import ConfigDict, TypeAdapter
-
+def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    """Returns the checker of a list of one `kind`: its settings hold for all in the list."""
     one: Any = tuple[kind]
     return TypeAdapter(one, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 
 
-def _told(problems: "list[ErrorDetails]", data: Any) -> str:
+def _reason(problems: list[ErrorDetails], data: Any) -> str:
     """Returns what is wrong first: where, what is there and what must hold; all choices, where a type has several."""
     first = problems[0]
     if first["type"] == "json_invalid":  # the only text that Python writes and pydantic cannot read
-        return f"{_half_pair(data) or 'the content'} holds half of a surrogate pair, which is no text"
-    place, found = _followed(data, first["loc"][1:])
+        return "the content holds half of a surrogate pair, which is not text"
+    place, value = _followed(data, first["loc"][1:])
     name = ".".join(f"{key!s:.60}" for key in place)
     if first["loc"][-1] == "[key]":
         return f"the key {name} must be {first['msg'].removeprefix('Input should be ')}"
@@ -216,13 +198,13 @@ def _told(problems: "list[ErrorDetails]", data: Any) -> str:
         return f"the key {name} is unknown"
     if first["type"] == "value_error":  # of __post_init__
         return f"{name}{': ' if name else ''}{first['ctx']['error']}"
-    same = [each["msg"] for each in problems if _followed(data, each["loc"][1:])[0] == place]
-    rules = dict.fromkeys(each.removeprefix("Input should be ") for each in same)
-    return f"{name or 'the content'} is {found!r:.60}; it must be {' or '.join(rules)}"
+    same = [problem["msg"] for problem in problems if _followed(data, problem["loc"][1:])[0] == place]
+    rules = dict.fromkeys(message.removeprefix("Input should be ") for message in same)
+    return f"{name or 'the content'} is {value!r:.60}; it must be {' or '.join(rules)}"
 
 
 def _followed(data: Any, loc: Iterable[str | int]) -> tuple[list[str | int], Any]:
-    """Returns the keys of a location that lie in the data, without names of types, and what lies there."""
+    """Returns the keys of a location that are in the data, without names of types, and the value there."""
     place: list[str | int] = []
     for key in loc:
         members = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
@@ -244,20 +226,6 @@ def _check_size(data: bytes) -> None:
         raise ValueError(f"it is nested more than {JSON_LEVELS} levels deep")
 
 
-def _half_pair(value: Any, place: str = "") -> str | None:
-    """Returns where half of a surrogate pair is; None if there is none."""
-    if isinstance(value, str):
-        return (place or "a key") if any("\ud800" <= each <= "\udfff" for each in value) else None
-    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in members:
-        if isinstance(key, str) and _half_pair(key) is not None:
-            return f"a key of {place}" if place else "a key"
-        found = _half_pair(each, f"{place}.{key!s:.60}".lstrip("."))
-        if found is not None:
-            return found
-    return None
-
-
 def _finite(text: str) -> int | float:
     """Returns a number of a file; a whole number that no float can be is refused as well."""
     if len(text) > LONGEST_NUMBER or not math.isfinite(float(text)):
@@ -277,10 +245,7 @@ class Column:
 
     item: Any
 
-    def __get_pydantic_core_schema__(self, _: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        """Returns how pydantic makes the array: of a list whose items have the type `item`."""
-        from pydantic_core import core_schema
-
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         items = handler.generate_schema(list.__class_getitem__(self.item))
         return core_schema.no_info_after_validator_function(np.array, items)
 
@@ -292,10 +257,7 @@ class Matching:
     pattern: str
     meaning: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
-        """Returns how pydantic reads the text."""
-        from pydantic_core import PydanticCustomError, core_schema
-
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         whole = re.compile(self.pattern).fullmatch
 
         def check(text: str) -> str:
@@ -316,9 +278,9 @@ Amount = Annotated[float, Ge(0), Le(LARGEST)]
 Share = Annotated[Number, Ge(0), Le(1)]
 Weight = Annotated[Number, Gt(0), Le(1)]
 Seconds = Annotated[Number, Ge(0), Le(LARGEST)]
-Width = Annotated[int, Ge(2), Le(8)]
+StoredBits = Annotated[int, Ge(2), Le(8)]
 """Bits of a code that is written."""
-TriedWidth = Annotated[int, Ge(2), Le(16)]
+TriedBits = Annotated[int, Ge(2), Le(16)]
 """Bits of a code whose damage is predicted or measured in memory."""
 BlockIndex = Annotated[int, Ge(0), Le(999_999)]
 Split = Annotated[str, Matching("calibration|evaluation", "calibration or evaluation")]
@@ -328,90 +290,50 @@ ShortName = Annotated[str, MaxLen(100)]
 Digest = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256, 64 hexadecimal digits")]
 Code = Annotated[
     str,
-    Matching(
-        r"[^\W\d_]([\w-]{0,62}\w)?",
-        "the code of a language: up to 64 letters, digits, - and _, a letter first",
-    ),
+    Matching(r"[^\W\d_]([\w-]{0,62}\w)?", "the code of a language: up to 64 letters, digits, - and _, a letter first"),
 ]
 FileName = Annotated[
     str, Matching(r"(?!\.{1,2}\Z)[^/\\:\x00-\x1f\x7f]{1,255}", "the name of a file in the same directory")
 ]
 
 
-def check_same_keys(name: str, found: Iterable[str], other_name: str, other: Iterable[str]) -> None:
-    """Raises unless two parts of a record name the same: the error names the first that is only in one.
-
-    >>> check_same_keys("shares", ["eng", "fra"], "hashes", ["eng"])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: shares and hashes differ in 'fra'; both must name the same
-    """
-    odd = sorted(set(found) ^ set(other))
+def check_same_keys(name: str, keys: Iterable[str], second_name: str, second: Iterable[str]) -> None:
+    """Raises unless two parts of a record name the same: the error names the first that is only in one."""
+    odd = sorted(set(keys) ^ set(second))
     if odd:
-        raise InputError(f"{name} and {other_name} differ in {odd[0]!r:.60}; both must name the same")
+        raise InputError(f"{name} and {second_name} differ in {odd[0]!r:.60}; both must name the same")
 
 
-def check_once(name: str, found: Sequence[str]) -> None:
-    """Raises if something is named twice.
-
-    >>> check_once("languages", ["eng", "eng"])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: languages names 'eng' twice; it must name each once
-    """
-    if len(set(found)) < len(found):
-        twice = next(each for i, each in enumerate(found) if each in found[:i])
+def check_once(name: str, keys: Sequence[str]) -> None:
+    """Raises if something is named twice."""
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
         raise InputError(f"{name} names {twice!r:.60} twice; it must name each once")
 
 
-def check_within(name: str, found: Iterable[str], other_name: str, other: Iterable[str]) -> None:
-    """Raises if a part of a record names what another part does not have.
-
-    >>> check_within("rounds", ["fra"], "shares", ["eng"])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: rounds names 'fra', which is not in shares; it must name only what is there
-    """
-    odd = sorted(set(found) - set(other))
+def check_within(name: str, keys: Iterable[str], whole_name: str, whole: Iterable[str]) -> None:
+    """Raises if a part of a record names something that another part lacks."""
+    odd = sorted(set(keys) - set(whole))
     if odd:
-        raise InputError(f"{name} names {odd[0]!r:.60}, which is not in {other_name}; it must name only what is there")
+        raise InputError(f"{name} names {odd[0]!r:.60}, which is not in {whole_name}; it must name only what is there")
 
 
 def check_ordered(name: str, numbers: Sequence[float | None]) -> None:
-    """Raises unless numbers rise; those that are None are left aside.
-
-    >>> check_ordered("kl_p50, kl_p95", [2.0, 1.0])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: kl_p50, kl_p95 are 2 and 1; they must not fall
-    """
-    known = [each for each in numbers if each is not None]
-    for one, other in pairwise(known):
-        if one > other:
-            raise InputError(f"{name} are {one:g} and {other:g}; they must not fall")
+    """Raises unless numbers rise; None is skipped."""
+    for low, high in pairwise(number for number in numbers if number is not None):
+        if low > high:
+            raise InputError(f"{name} are {low:g} and {high:g}; they must not fall")
 
 
 def check_sum(name: str, parts: Mapping[str, float]) -> None:
-    """Raises unless shares sum to 1, as far as rounded numbers can.
-
-    >>> check_sum("shares", {"eng": 0.5, "fra": 0.4})
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: shares sum to 0.9; they must sum to 1
-    """
+    """Raises unless shares sum to 1, as far as rounded numbers can."""
     total = sum(parts.values())
     if abs(total - 1) > 1e-6:
         raise InputError(f"{name} sum to {total:.6g}; they must sum to 1")
 
 
 def check_square(name: str, rows: Sequence[Sequence[object]], size: int) -> None:
-    """Raises unless a table has as many rows and columns as there are languages.
-
-    >>> check_square("bound", [[1, 2], [3]], 2)
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: bound has rows of 2, 1 entries; it must have 2 rows of 2
-    """
+    """Raises unless a table has as many rows and columns as there are languages."""
     if [len(row) for row in rows] != [size] * size:
         sizes = ", ".join(str(len(row)) for row in rows[:5]) or "no"
         raise InputError(f"{name} has rows of {sizes} entries; it must have {size} rows of {size}")

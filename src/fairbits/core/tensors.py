@@ -1,11 +1,14 @@
-"""Whether tensors hold NaN or infinity, by their extremes: many times faster than torch.isfinite, without a mask."""
+"""Small questions about tensors."""
+
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
 def all_finite(x: Tensor) -> bool:
-    """Returns whether no element is NaN or infinite. An extreme of a tensor with NaN is NaN.
+    """Returns whether no element is NaN or infinite, by the extremes: many times faster than a mask of torch.isfinite.
 
     >>> all_finite(torch.tensor([1.0, -2.0])), all_finite(torch.tensor([1.0, torch.nan, -torch.inf]))
     (True, False)
@@ -13,10 +16,11 @@ def all_finite(x: Tensor) -> bool:
     return not x.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(x))).all())
 
 
-def finite_rows(x: Tensor) -> Tensor:
-    """Returns for every row of a matrix whether all of it is finite.
-
-    >>> finite_rows(torch.tensor([[1.0, 2.0], [torch.nan, 3.0]])).tolist()
-    [True, False]
-    """
-    return torch.isfinite(x.amax(1)) & torch.isfinite(x.amin(1))
+def first_tensor(values: Iterable[Any]) -> Any:
+    """Returns the first tensor among what a module takes or returns, itself or first in a tuple; None without one."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
+            return value[0]
+    return None

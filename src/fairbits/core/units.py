@@ -1,13 +1,9 @@
 """Units: losses in nats and bits, sizes in bytes, and how both are written."""
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
+from fairbits.core.array_checks import Floats
 
 UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 """Units in which the damage of languages is reported. A section is a document that all languages have."""
@@ -26,24 +22,16 @@ KB, MB, GB = 10**3, 10**6, 10**9
 MIB, GIB = 2**20, 2**30
 """Bytes, as limits of memory are given."""
 
-T = TypeVar("T", float, "Numbers")
+T = TypeVar("T", float, Floats)
 
 
 def bits(nats: T) -> T:
-    """Returns nats in bits.
-
-    >>> bits(NATS_PER_BIT)
-    1.0
-    """
+    """Returns nats in bits."""
     return nats / NATS_PER_BIT
 
 
 def bits_per_byte(nats: T, size_bytes: T) -> T:
-    """Returns the bits per byte of texts that cost these nats and have these bytes.
-
-    >>> bits_per_byte(8 * NATS_PER_BIT, 4.0)
-    2.0
-    """
+    """Returns the bits per byte of texts that cost these nats and have these bytes."""
     return nats / size_bytes / NATS_PER_BIT
 
 
@@ -58,11 +46,7 @@ def megabytes(size_bytes: float, *, decimals: int = 1) -> str:
 
 
 def gigabytes(size_bytes: float) -> str:
-    """Returns a size in gigabytes.
-
-    >>> gigabytes(13_700_000), gigabytes(64 * GB)
-    ('0.01 GB', '64 GB')
-    """
+    """Returns a size in gigabytes, such as "0.01 GB" or "64 GB"."""
     return f"{size_bytes / GB:.2f} GB" if size_bytes < GB else f"{size_bytes / GB:.3g} GB"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fairbits.forward.batches import Batch
-from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.architecture import Architecture
 from fairbits.models.architecture.tensor_names import is_replaced
 
 Counts = NDArray[np.int64]

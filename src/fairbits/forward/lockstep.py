@@ -201,7 +201,7 @@ def positions_at_once(checkpoint: Checkpoint, text: TokenizedText, *, device: st
 
 def bytes_per_position(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     """Returns the bytes of the hidden states of one position."""
-    return int(checkpoint.config.get_text_config().hidden_size) * dtype.itemsize
+    return checkpoint.hidden_size * dtype.itemsize
 
 
 class VisitProgress:

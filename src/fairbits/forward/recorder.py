@@ -12,22 +12,16 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import KEPT_ERRORS_BYTES
+from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCounter
-from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import choose_scales, error_of
 from fairbits.models.scales.scheme import Scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def first_tensor(value: Any) -> Tensor:
-    """Returns the first tensor of what a module takes or returns."""
-    while not isinstance(value, Tensor):
-        value = value[0]
-    return value
 
 
 def side_by_side(x: Tensor, positions: Tensor) -> Tensor:
@@ -292,17 +286,15 @@ class Recorder:
         self._activations(index, point, first_tensor(args or tuple(kwargs.values())))
 
     def _on_output(self, index: int, point: Point, _module: nn.Module, _args: Any, output: Any) -> None:
-        self._activations(index, point, first_tensor(output))
+        self._activations(index, point, first_tensor((output,)))
 
     def _on_linear(
         self, index: int, name: str, stack: str, _module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
     ) -> None:
-        y, x = first_tensor(output), first_tensor(args or tuple(kwargs.values())).detach()
+        y, x = first_tensor((output,)), first_tensor(args or tuple(kwargs.values())).detach()
         self._applications[name] = Application(index, stack, x.shape, y.shape, x.dtype)
         if y.requires_grad:
-            y.register_hook(  # type: ignore[no-untyped-call]
-                lambda g: self._gradient(index, name, stack, x, g.detach())
-            )
+            y.register_hook(lambda g: self._gradient(index, name, stack, x, g.detach()))
 
     @torch.no_grad()
     def _activations(self, index: int, point: Point, x: Tensor) -> None:

@@ -43,7 +43,7 @@ from fairbits.forward.lockstep import (
 )
 from fairbits.forward.pass_settings import PassSettings
 from fairbits.forward.recorder import Recorder
-from fairbits.models.architecture.records import Block
+from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead

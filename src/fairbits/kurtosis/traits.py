@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from fairbits.models.architecture.meta_model import Call, meta_model, model_class, trace
-from fairbits.models.architecture.records import Architecture, Block, Role
-from fairbits.models.architecture.roles import is_norm
+from fairbits.models.architecture.architecture import Architecture, Block, Role
+from fairbits.models.architecture.blocks import is_norm
+from fairbits.models.architecture.meta_model import TracedCall, trace
 from fairbits.models.checkpoint import Checkpoint
 
 Trait = int | float | str | None  # also bool
-Calls = Mapping[str, list[Call]]
+Calls = Mapping[str, list[TracedCall]]
 
 UNKNOWABLE = ("optimizer", "learning rate", "weight decay", "training data")
 """Traits that the research notes also compare (6.2 of the second) but that no checkpoint records."""
@@ -81,9 +81,7 @@ class Traits:
 def traits(checkpoint: Checkpoint) -> Traits:
     """Returns the traits of a model. No weights are read, except to see whether the head is tied."""
     architecture = checkpoint.architecture
-    model = meta_model(
-        checkpoint.config, model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    )
+    model = checkpoint.meta_model()
     calls = trace(model)
     config = checkpoint.config.get_text_config()
     stacks = [block.stack for block in architecture.blocks]
@@ -185,12 +183,12 @@ class _Norm:
     """A norm that the forward pass used."""
 
     module: nn.Module
-    call: Call
+    call: TracedCall
 
     def kind(self) -> str | None:
         """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
         gain = next(self.module.parameters(), None)
-        shape = (1, 1, self.call.width or 1) if gain is None else (1, 1, *gain.shape)
+        shape = (1, 1, self.call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
         x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
         norm = copy.deepcopy(self.module).to_empty(device="cpu")
         for value in chain(norm.parameters(), norm.buffers()):
@@ -219,7 +217,7 @@ def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) 
         ]
         for block in architecture.blocks
     ]
-    one_of_each = {(type(norm.module), norm.call.width): norm for norm in chain.from_iterable(inside)}
+    one_of_each = {(type(norm.module), norm.call.in_channels): norm for norm in chain.from_iterable(inside)}
     return {
         "norm": _alike(norm.kind() for norm in one_of_each.values()),
         "norm_epsilon": _alike(norm.epsilon() for norm in chain.from_iterable(inside)),
@@ -235,13 +233,13 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
     pre: queries are made from a norm's output. post: a norm's output leaves the block. after branches: a norm's input
     is what the attention returns, before it is added to the stream.
     """
-    given, seen = {norm.call.gives for norm in norms}, {norm.call.sees for norm in norms}
+    given, seen = {norm.call.output_id for norm in norms}, {norm.call.input_id for norm in norms}
     queries = [calls[w.module][0] for w in block.linears.values() if w.role in ("q", "qkv")]
     returns = [calls[w.module][0] for w in block.linears.values() if w.role == "attention_out"]
     places = {
-        "pre": all(call.sees in given for call in queries),
-        "post": calls[block.module][0].gives in given,
-        "after branches": all(call.gives in seen for call in returns),
+        "pre": all(call.input_id in given for call in queries),
+        "post": calls[block.module][0].output_id in given,
+        "after branches": all(call.output_id in seen for call in returns),
     }
     return ", ".join(place for place, holds in places.items() if holds) or None
 

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 from fairbits.core.memory import WHOLE_MODEL_SHARE
@@ -14,12 +15,11 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 GROUP_FILES = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
 """Directory, limit and use of control groups, of version 2 and of version 1."""
 RECLAIMED = ("active_file", "inactive_file")
-MEMORY_TABLE = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bytes that are free: GPU memory (None without a GPU), RAM (None where the system does not say), and disks.
+    """Bytes that are free: GPU memory (None without a GPU), RAM (None if not known), and disks.
 
     `scratch` is the free space for temporary files; `shared` says whether it is on the same disk as `disk`.
     """
@@ -31,7 +31,7 @@ class Capacity:
     shared: bool
 
 
-def capacity_of(device: str, *, out: Path, scratch: Path) -> Capacity:
+def free_capacity(device: str, *, out: Path, scratch: Path) -> Capacity:
     """Returns what is free for work on a device that writes into the existing directory `out`."""
     return Capacity(
         gpu=free_gpu_memory(device),
@@ -57,29 +57,19 @@ def free_gpu_memory(device: str) -> int | None:
     return int(min(free + unused, fraction * total - torch.cuda.memory_allocated(index)))
 
 
-def free_memory() -> int | None:
-    """Returns the RAM that can be used without swapping, within the limit of a container; None if it is not known."""
-    found = [each for each in (_free_of_system(), _free_of_group()) if each is not None]
-    return min(found, default=None)
+def free_memory() -> int:
+    """Returns the RAM that can be used without swapping, within the limit of a container."""
+    system, group = int(psutil.virtual_memory().available), _free_in_group()
+    return system if group is None else min(system, group)
 
 
 def fits_whole(needed: float, device: str, *, share: float = WHOLE_MODEL_SHARE) -> bool:
     """Returns whether some bytes, by default all weights, take at most a share of what is free on a device."""
-    free = free_gpu_memory(device) if is_gpu(device) else free_memory()
-    return free is None or needed <= share * free
+    free = free_gpu_memory(device)
+    return needed <= share * (free_memory() if free is None else free)
 
 
-def _free_of_system() -> int | None:
-    if MEMORY_TABLE.is_file():
-        lines = (line.split() for line in MEMORY_TABLE.read_text().splitlines())
-        return next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), None)
-    try:  # of all memory, as systems without /proc do not say what is free
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _free_of_group() -> int | None:
+def _free_in_group() -> int | None:
     """Returns what the control group of a container has left; what it caches of files can be reclaimed."""
     for folder, limit, used in GROUP_FILES:
         try:

@@ -12,14 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.plugins import SOURCES, load_plugin
 from fairbits.core.records import Matching, Number, check_record, read_object
+from fairbits.models.architecture.architecture import Architecture
+from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.meta_model import meta_model
+from fairbits.models.architecture.tensor_names import ExpertSlice, expert_slices, stacked_experts
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     StoredTensor,
@@ -29,20 +34,11 @@ from fairbits.models.io.safetensors_files import (
     read_bytes,
     read_tensor,
 )
-from fairbits.models.io.stored_weights import is_stack, scale_dtype
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
-from fairbits.models.source import Kind, find_source
+from fairbits.models.source import SourceKind, find_source
 from fairbits.models.untrusted.quantization_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from fairbits.models.architecture.records import Architecture
-    from fairbits.models.architecture.tensor_names import ExpertSlice
-
-__all__ = ["Checkpoint", "TensorInfo"]
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
 TOKENIZER_FILES = (
@@ -62,9 +58,6 @@ class Checkpoint:
 
     `target`     the model as requested
     `directory`  holds configuration, tokenizer and safetensors
-    `kind`       "directory", "hub", "gguf" or "embedded"
-    `tensors`    name, type and shape of every tensor, in file order; experts that a file stacks in one tensor are told
-                 apart, if loaders can read them so
     `files`      the tensors as they are in the files, and where
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
     """
@@ -73,7 +66,7 @@ class Checkpoint:
         source = find_source(target, revision=revision, with_code=trust_remote_code)
         self.target: str = str(target)
         self.revision = revision
-        self.kind: Kind = source.kind
+        self.kind: SourceKind = source.kind
         self.directory: Path = source.directory
         if source.outliers:
             with_outliers = load_plugin(SOURCES, "outliers")
@@ -110,7 +103,7 @@ class Checkpoint:
         return self.slices[name].cut(stored) if name in self.slices else stored
 
     def announce(self, name: str) -> None:
-        """Says that a tensor will be read soon, so that the system reads it meanwhile."""
+        """Lets the system read a tensor that will be needed soon."""
         announce_read(self._location(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
@@ -137,44 +130,65 @@ class Checkpoint:
         return read(name)
 
     @cached_property
-    def config(self) -> "PretrainedConfig":
+    def config(self) -> PretrainedConfig:
         """The configuration, as transformers understands it."""
         check_quantization(self.directory, self._raw_config, self.files)
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
+    @property
+    def hidden_size(self) -> int:
+        """The number of channels of the hidden states of text."""
+        return int(self.config.get_text_config().hidden_size)
+
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """The type that loaders cast scales to, in which they must be stored: the one of the configuration."""
+        stated = self.config.dtype
+        if isinstance(stated, torch.dtype):
+            return stated
+        # as transformers does where the configuration names none
+        return next(info.dtype for info in self.tensors.values() if info.dtype.is_floating_point)
+
+    @cached_property
+    def tied_copies(self) -> frozenset[str]:
+        """The tensors of the file that repeat another one they are tied to, and need not be written."""
+        tied = {name: weight.tied_to for name, weight in self.architecture.weights.items()}
+        return frozenset(
+            name for name, first in tied.items() if first is not None and torch.equal(self.read(name), self.read(first))
+        )
+
+    def meta_model(self) -> PreTrainedModel:
+        """Returns the model without weights, on the meta device."""
+        return meta_model(self.config, trust_remote_code=self.trust_remote_code)
+
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Name, type and shape of every tensor."""
+        """Name, type and shape of every tensor, in file order; stacked experts one by one, if loaders can read them."""
         return MappingProxyType(dict(_apart(self._whole, self.slices)))
 
     @cached_property
-    def slices(self) -> Mapping[str, "ExpertSlice"]:
+    def slices(self) -> Mapping[str, ExpertSlice]:
         """The experts that the files stack in one tensor, by the names under which they are read one by one."""
-        stacks = {name: info.shape for name, info in self._whole.items() if is_stack(name, info.shape)}
+        stacks = stacked_experts({name: info.shape for name, info in self._whole.items()})
         if not stacks or "quantization_config" in self._raw_config:
-            return {}  # without transformers, whose import takes seconds
-        from fairbits.models.architecture.tensor_names import expert_slices
-
-        return expert_slices(self.config, stacks, trust_remote_code=self.trust_remote_code)
+            return {}
+        return expert_slices(self.meta_model(), stacks)
 
     @property
     def _whole(self) -> Mapping[str, TensorInfo]:
-        """The tensors before experts are told apart."""
         return self.files
 
     def _location(self, name: str) -> StoredTensor:
         """Returns where in the files a tensor is, or all that belongs to its expert."""
-        own = self.slices.get(name)
-        return self.files[name] if own is None else own.place(self.files[own.stacked])
+        part = self.slices.get(name)
+        return self.files[name] if part is None else part.place(self.files[part.stacked])
 
     @cached_property
-    def architecture(self) -> "Architecture":
+    def architecture(self) -> Architecture:
         """The blocks of the model, and the role of every weight in them."""
-        from fairbits.models.architecture.architecture_map import architecture
-
         shapes = {name: info.shape for name, info in self.tensors.items()}
-        return architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+        return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -196,10 +210,9 @@ class Checkpoint:
         digest = hashlib.sha256()
         patterns = (*TOKENIZER_FILES, *(["*.py"] if self.trust_remote_code else []))
         for file in sorted({file for pattern in patterns for file in self.directory.glob(pattern)}):
-            if not file.is_file():
-                continue
-            digest.update(_json_line(file.name))
-            digest.update(file.read_bytes())
+            if file.is_file():
+                digest.update(_json_line(file.name))
+                digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def _hash_config(self) -> "hashlib._Hash":
@@ -219,12 +232,12 @@ class Checkpoint:
 
     def without_fingerprint(self) -> "Checkpoint":
         """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
-        other = copy.copy(self)
-        other.__dict__["fingerprint"] = ""
-        return other
+        copied = copy.copy(self)
+        copied.__dict__["fingerprint"] = ""
+        return copied
 
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """Returns the tokenizer; one that strangers made is first opened in another process, with limits."""
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Returns the tokenizer; an untrusted one is first opened in another process, with limits."""
         if self.kind not in ("embedded", "memory"):
             check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
@@ -235,10 +248,10 @@ class Checkpoint:
         *,
         device: str = "cpu",
         read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
-    ) -> "PreTrainedModel":
+    ) -> PreTrainedModel:
         """Returns the model itself, in eval mode, with all weights in the memory of a device.
 
-        The weights of a `read_only` model may be those of another model, and must not be written to.
+        The weights of a `read_only` model may belong to another model, and must not be written to.
         """
         packed = "quantization_config" in self._raw_config
         return load_model(
@@ -251,9 +264,9 @@ class Checkpoint:
             trust_remote_code=self.trust_remote_code,
         )
 
-    def copy_model(self) -> "PreTrainedModel":
+    def copy_model(self) -> PreTrainedModel:
         """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""
-        return self.load(scale_dtype(self))
+        return self.load(self.scale_dtype)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:
@@ -262,15 +275,15 @@ class Checkpoint:
         return self.tensors[name]
 
 
-def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, "ExpertSlice"]) -> Iterator[tuple[str, TensorInfo]]:
+def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
     """Yields the tensors, with all experts of one that stacks them in its place."""
     experts: dict[str, list[str]] = {}
-    for name, own in slices.items():
-        experts.setdefault(own.stacked, []).append(name)
+    for name, part in slices.items():
+        experts.setdefault(part.stacked, []).append(name)
     for name, info in stored.items():
-        for each in experts.get(name, ()):
-            shape = slices[each].shape
-            yield each, TensorInfo(each, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
+        for expert in experts.get(name, ()):
+            shape = slices[expert].shape
+            yield expert, TensorInfo(expert, shape, info.dtype, math.prod(shape) * info.dtype.itemsize)
         if name not in experts:
             yield name, info
 
@@ -278,14 +291,14 @@ def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, "ExpertSlice"]
 def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
     """Returns the checkpoint at a path, under the name that it was given."""
     try:
-        found = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
+        checkpoint = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
     except InputError as problem:
         raise InputError(
             f"{path} cannot be opened on {socket.gethostname()}: {problem}. A model must be at the same path on every "
             "machine, or be an id on the Hub"
         ) from None
-    found.target = target
-    return found
+    checkpoint.target = target
+    return checkpoint
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:
@@ -293,17 +306,17 @@ def _inherited_notes(directory: Path) -> tuple[str, ...]:
     file = directory / "outliers.json"
     if not file.is_file():
         return ()
-    made = read_object(file)
-    source = made.get("source")
-    said = {"notes": source.get("notes") if isinstance(source, dict) else None, "requested": made.get("requested")}
+    content = read_object(file)
+    source = content.get("source")
+    notes = source.get("notes") if isinstance(source, dict) else None
     try:
-        found = check_record(MadeWithOutliers, said)
+        record = check_record(MadeWithOutliers, {"notes": notes, "requested": content.get("requested")})
     except InputError as problem:
         raise InputError(
             f"{file} does not say what the model was made from: {problem}; write the model with outliers again"
         ) from None
-    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in found.requested.items())
-    return (*found.notes, f"outliers were given to blocks ({blocks}); the function is the same")
+    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in record.requested.items())
+    return (*record.notes, f"outliers were given to blocks ({blocks}); the function is the same")
 
 
 @dataclass(frozen=True)

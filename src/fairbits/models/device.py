@@ -53,11 +53,7 @@ def gpu_note(device: str) -> str | None:
 
 
 def is_gpu(device: str | torch.device) -> bool:
-    """Returns whether a device is a GPU.
-
-    >>> is_gpu("cpu"), is_gpu("cuda:1")
-    (False, True)
-    """
+    """Returns whether a device is a GPU."""
     return torch.device(device).type == "cuda"
 
 
@@ -73,9 +69,9 @@ def compute_dtype(device: str | torch.device) -> torch.dtype:
 
 
 def autocast(device: str | torch.device, dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
-    """Returns a context in which a device computes in `dtype`, by default that of `compute_dtype`."""
-    wanted = compute_dtype(device) if dtype is None else dtype
-    return nullcontext() if wanted == torch.float32 else torch.autocast(torch.device(device).type, dtype=wanted)
+    """Returns a context in which a device computes in `dtype`, by default the type of `compute_dtype`."""
+    dtype = dtype or compute_dtype(device)
+    return nullcontext() if dtype == torch.float32 else torch.autocast(torch.device(device).type, dtype=dtype)
 
 
 def autocast_dtype(device: str | torch.device) -> torch.dtype:
@@ -111,10 +107,10 @@ def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
 
 def describe_devices() -> tuple[str, ...]:
     """Returns a line for each device that torch has on this machine."""
-    found = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
+    lines = [f"cpu, {torch.get_num_threads()} of {os.cpu_count()} threads"]
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)
-        found.append(f"cuda:{i}, {torch.cuda.get_device_name(i)}, {gigabytes(free)} of {gigabytes(total)} free")
+        lines.append(f"cuda:{i}, {torch.cuda.get_device_name(i)}, {gigabytes(free)} of {gigabytes(total)} free")
     if torch.backends.mps.is_available():
-        found.append("mps, which fairbits does not use")
-    return tuple(found)
+        lines.append("mps, which fairbits does not use")
+    return tuple(lines)

@@ -17,19 +17,12 @@ LANGUAGES = {
 }
 """The languages that each embedded model was trained on, from its model card."""
 TRAINING_TOKENS = {
-    "tiny": dict(
-        zip(
-            LANGUAGES["tiny"],
-            (
-                *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
-                *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485),
-                2_099_754,
-            ),
-            strict=True,
-        )
+    "tiny": (
+        *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
+        *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485, 2_099_754),
     )
 }
-"""The number of training tokens of each language, from `training/history.json`."""
+"""The training tokens of these languages, from `training/history.json`."""
 
 
 def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
@@ -45,11 +38,10 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
     ('tiny', {3: 125.0, 7: 148.0})
     """
     name, question, query = target.removeprefix(PREFIX).partition("?")
-    known = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
-    if name not in known:
-        raise InputError(
-            f"{target!r} does not name an embedded model; available: {', '.join(PREFIX + each for each in known)}"
-        )
+    names = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
+    if name not in names:
+        listed = ", ".join(PREFIX + name for name in names)
+        raise InputError(f"{target!r} does not name an embedded model; available: {listed}")
     if not question:
         return name, {}
     key, _, pairs = query.partition("=")
@@ -57,10 +49,16 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
         raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=3:125,7:148)")
     kappa: dict[int, float] = {}
     for pair in pairs.split(","):
-        block, _, value = pair.partition(":")
-        if int(block) in kappa:
-            raise InputError(f"{target!r} names block {int(block)} twice; each block may be named only once")
-        kappa[int(block)] = _kappa(target, int(block), value)
+        number, _, text = pair.partition(":")
+        block = int(number)
+        if block in kappa:
+            raise InputError(f"{target!r} names block {block} twice; each block may be named only once")
+        try:
+            kappa[block] = positive(f"κ of block {block}", float(text))
+        except InputError:
+            raise
+        except ValueError:
+            raise InputError(f"{target!r} requests κ {text!r} in block {block}; it must be a number") from None
     return name, dict(sorted(kappa.items()))
 
 
@@ -81,13 +79,6 @@ def training_shares(target: str) -> dict[str, float] | None:
     """
     if not target.startswith(PREFIX):
         return None
-    tokens = TRAINING_TOKENS[parse_embedded(target)[0]]
-    return {code: count / sum(tokens.values()) for code, count in tokens.items()}
-
-
-def _kappa(target: str, block: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{target!r} requests κ {text!r} in block {block}; it must be a number") from None
-    return positive(f"κ of block {block}", value)
+    name, _ = parse_embedded(target)
+    total = sum(TRAINING_TOKENS[name])
+    return {code: count / total for code, count in zip(LANGUAGES[name], TRAINING_TOKENS[name], strict=True)}

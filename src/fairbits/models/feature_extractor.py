@@ -38,11 +38,11 @@ def load_feature_extractor(checkpoint: Checkpoint) -> "WhisperFeatureExtractor":
             raise InputError(f"{file} has {name} {value!r:.40}; it must be a whole number from {least:,} to {most:,}")
     config = checkpoint.config
     bins, frames = config.num_mel_bins, FRAMES_PER_POSITION * config.max_source_positions
-    given = numbers["feature_size"], numbers["chunk_length"] * numbers["sampling_rate"] // numbers["hop_length"]
-    if given != (bins, frames):
+    stated = numbers["feature_size"], numbers["chunk_length"] * numbers["sampling_rate"] // numbers["hop_length"]
+    if stated != (bins, frames):
         raise InputError(
-            f"{file} makes {given[0]!r:.40} x {given[1]:,} features of a clip, and the model reads {bins} x {frames:,} "
-            "by its config.json; they must belong together"
+            f"{file} makes {stated[0]!r:.40} x {stated[1]:,} features of a clip, and by its config.json "
+            f"the model reads {bins} x {frames:,}; they must belong together"
         )
     if content.get("padding_value", 0.0) != 0.0:
         raise InputError(f"{file} has padding_value {content['padding_value']!r:.40}; it must be 0, which is silence")

@@ -3,9 +3,12 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
@@ -24,9 +27,6 @@ from fairbits.models.io.safetensors_files import (
 )
 from fairbits.models.source import find_pickle, is_hub_id, pickle_advice
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 CONFIG = "config.json"
 REQUESTS_AHEAD = 8  # of parts of weights, while the ones before are used: one connection does not fill a fast line
 
@@ -44,9 +44,9 @@ def open_to_read(target: str | Path, *, trust_remote_code: bool = False, revisio
         return HubCheckpoint(str(target), trust_remote_code=trust_remote_code, revision=revision)
     if trust_remote_code:  # its Python files may be missing
         return Checkpoint(target, trust_remote_code=True, revision=revision)
-    found = Checkpoint(cached)
-    found.target, found.revision, found.kind = str(target), revision, "hub"
-    return found
+    checkpoint = Checkpoint(cached)
+    checkpoint.target, checkpoint.revision, checkpoint.kind = str(target), revision, "hub"
+    return checkpoint
 
 
 def split_revision(target: str | Path) -> tuple[str | Path, str | None]:
@@ -62,8 +62,8 @@ def split_revision(target: str | Path) -> tuple[str | Path, str | None]:
 class HubCheckpoint(Checkpoint):
     """A model on the Hub that stays there: config.json and the index of shards are fetched, weights only pass.
 
-    Its weights can be read, and that is all: to run or to quantize the model, open it by `Checkpoint`. `directory` is
-    in the cache of the Hub and holds no weights.
+    Only its weights can be read: to run or to quantize the model, open it by `Checkpoint`. `directory` is in the cache
+    of the Hub and holds no weights.
     """
 
     def __init__(self, target: str, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
@@ -88,8 +88,8 @@ class HubCheckpoint(Checkpoint):
         names = [name for name in self._hub.names if "/" not in name]
         pickled = find_pickle(names)
         if pickled is None:
-            found = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            raise InputError(f"{self.target} on the Hub holds neither {SINGLE} nor {INDEX}; found: {found}")
+            listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+            raise InputError(f"{self.target} on the Hub holds neither {SINGLE} nor {INDEX}; found: {listed}")
         raise InputError(
             f"{pickle_advice(self._hub.path, pickled)}. Or name a revision with safetensors, if there is one: "
             f"conversions are offered as pull requests, and {self.target}@refs/pr/NUMBER (for `inspect`, --revision "
@@ -97,17 +97,15 @@ class HubCheckpoint(Checkpoint):
         )
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns one tensor, read into memory."""
         name = self._info(name).name
         [(_, whole)] = self._read_whole([self._location(name)])
         return self.slices[name].cut(whole).contiguous() if name in self.slices else whole
 
     def read_pinned(self, name: str) -> torch.Tensor:
-        """Returns one tensor, read into memory."""
         return self.read(name)
 
     def announce(self, name: str) -> None:
-        """Does nothing: `stream` reads ahead."""
+        pass  # `stream` reads ahead
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
         """Yields all tensors, or those in `names`, one at a time, ordered by the names that the files have for them.
@@ -117,7 +115,7 @@ class HubCheckpoint(Checkpoint):
         wanted = set(self.tensors) if names is None else {self._info(name).name for name in sequence("names", names)}
         places: dict[tuple[str, int], tuple[StoredTensor, list[str]]] = {}
         for name in wanted:
-            place = self._location(name)  # that of an expert may be shared by several of its maps
+            place = self._location(name)  # several layers of an expert may share it
             places.setdefault((place.name, place.start), (place, []))[1].append(name)
         digest = self._hash_config() if names is None else None
         for place, whole in self._read_whole(places[key][0] for key in sorted(places)):
@@ -127,8 +125,8 @@ class HubCheckpoint(Checkpoint):
                     hash_name(digest, stored)
                 digest.update(whole.reshape(-1).view(torch.uint8).numpy().data)
             for name in sorted(places[place.name, place.start][1]):
-                own = self.slices.get(name)
-                yield self.tensors[name], whole if own is None else own.cut(whole).contiguous()
+                part = self.slices.get(name)
+                yield self.tensors[name], whole if part is None else part.cut(whole).contiguous()
             del whole  # before the next one is read
         if digest is not None:
             self.__dict__["fingerprint"] = digest.hexdigest()
@@ -151,8 +149,7 @@ class HubCheckpoint(Checkpoint):
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
         yield from self._parts(info for _, info in sorted(self.files.items()))
 
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """Raises: nothing but weights and configuration is read."""
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         self._refuse()
 
     def load(
@@ -161,8 +158,7 @@ class HubCheckpoint(Checkpoint):
         *,
         device: str = "cpu",  # noqa: ARG002
         read_only: bool = False,  # noqa: ARG002
-    ) -> "PreTrainedModel":
-        """Raises: the weights are not here."""
+    ) -> PreTrainedModel:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -174,9 +170,6 @@ class HubCheckpoint(Checkpoint):
 
 def _find_cached(repo_id: str, revision: str | None) -> Path | None:
     """Returns the snapshot of a model in the cache of the Hub, if configuration and all weights are there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     try:
         directory = Path(os.fspath(snapshot_download(repo_id, revision=revision, local_files_only=True)))
     except LocalEntryNotFoundError:
@@ -185,7 +178,7 @@ def _find_cached(repo_id: str, revision: str | None) -> Path | None:
         return None
     explicit = read_object(directory / CONFIG, finite=False).get(EXPLICIT)
     names = [explicit] if isinstance(explicit, str) else [SINGLE, INDEX]
-    found = [directory / name for name in names if (directory / name).is_file()]
-    shards = [read_object(path).get("weight_map") for path in found if path.name.endswith(INDEX_SUFFIX)]
-    named = {str(shard) for each in shards if isinstance(each, dict) for shard in each.values()}
-    return directory if found and all((directory / name).is_file() for name in named) else None
+    paths = [directory / name for name in names if (directory / name).is_file()]
+    maps = [read_object(path).get("weight_map") for path in paths if path.name.endswith(INDEX_SUFFIX)]
+    shards = {str(shard) for weight_map in maps if isinstance(weight_map, dict) for shard in weight_map.values()}
+    return directory if paths and all((directory / name).is_file() for name in shards) else None

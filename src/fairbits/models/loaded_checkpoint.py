@@ -1,11 +1,4 @@
-"""LoadedCheckpoint: a transformers model that the user has loaded, read like a checkpoint, without a second copy.
-
-PackedOnSave: a quantized model in memory whose weights are plain, and packed when it is saved.
-
-transformers asks the `hf_quantizer` of a model for the tensors to save. This one returns those of the checkpoint that
-`fairbits.quantize` writes. Codes are not kept, only scales: a weight w is code · scale, rounded to the type of the
-model, and w / scale is less than 1/2 from the code for up to 8 bits.
-"""
+"""Models in memory: one that the user has loaded, read like a checkpoint, and one that is packed when it is saved."""
 
 import copy
 import json
@@ -16,27 +9,26 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
+import transformers
 from torch import Tensor
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
-from fairbits.models.architecture.tensor_names import slices_of
+from fairbits.models.architecture.architecture import Weight
+from fairbits.models.architecture.tensor_names import expert_slices, stacked_experts
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT
+from fairbits.models.io.compressed_tensors import layer_tensors
 from fairbits.models.io.safetensors_files import DTYPES, StoredTensor, TensorInfo
-from fairbits.models.io.stored_weights import is_stack, tied_parameters
 from fairbits.models.scales.groups import Codes, divisors, split_like
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from fairbits.models.architecture.records import Weight
-
+from fairbits.models.streaming_model import StreamingModel
 
 CONFIG = "config.json"
 
@@ -44,17 +36,13 @@ CONFIG = "config.json"
 class LoadedCheckpoint(Checkpoint):
     """A model in memory, with the names that its tensors would have in a file.
 
-    Tensors are views of the model's own weights. The model itself is never changed: what computes gets modules of its
-    own. `directory` is temporary and holds configuration and tokenizer, but no weights. A `quantized` model is refused
-    unless its reader wants one; its weights must then be plain, as those of `fairbits.quantize` are.
+    Tensors are views of the model's own weights. The model itself is never changed: `load` makes new modules.
+    `directory` is temporary and holds configuration and tokenizer, but no weights. A `quantized` model is refused
+    unless its reader wants one; its weights must then be plain, as `fairbits.quantize` leaves them.
     """
 
     def __init__(
-        self,
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerBase | None" = None,
-        *,
-        quantized: bool = False,
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
     ) -> None:
         packing = check_plain(model, quantized=quantized)
         self.model = model
@@ -83,11 +71,11 @@ class LoadedCheckpoint(Checkpoint):
 
     def read_pinned(self, name: str) -> Tensor:
         """Returns one tensor where it is. Do not write to it."""
-        own = self.slices.get(name)
-        return self._state[name] if own is None else own.cut(self._state[own.stacked][own.expert])
+        part = self.slices.get(name)
+        return self._state[name] if part is None else part.cut(self._state[part.stacked][part.expert])
 
     def announce(self, name: str) -> None:
-        """Does nothing: the tensor is in memory."""
+        pass  # it is in memory
 
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
         for name, info in sorted(self._whole.items()):
@@ -99,48 +87,39 @@ class LoadedCheckpoint(Checkpoint):
 
     @property
     def size_bytes(self) -> int:
-        """The size of all tensors on disk once the model is saved."""
         return super().size_bytes if self._packing is None else self._packing.size_bytes
 
     def without_fingerprint(self) -> "LoadedCheckpoint":
-        """Returns the same checkpoint with an empty fingerprint."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, fingerprint="")
-        return other
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, fingerprint="")
+        return copied
 
-    def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """Returns a tokenizer like that of the user."""
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         if not self._has_tokenizer:
             raise InputError(f"{self.target} came without its tokenizer; pass tokenizer=…")
         return super().tokenizer()
 
     def load(
         self, dtype: torch.dtype = torch.float32, *, device: str = "cpu", read_only: bool = False
-    ) -> "PreTrainedModel":
-        """Returns a model with modules of its own, in eval mode, in the memory of a device.
+    ) -> PreTrainedModel:
+        """Returns a model with new modules, in eval mode, in the memory of a device.
 
         The weights of a `read_only` model are the user's own where type and device are the same.
         """
-        from fairbits.models.streaming_model import StreamingModel
-
         loaded = StreamingModel(self, device, dtype=dtype, read=self.read_pinned)
         loaded.load_all(copies=not read_only)
-        model: PreTrainedModel = loaded.model
-        return model
+        return loaded.model
 
-    def copy_model(self) -> "PreTrainedModel":
+    def copy_model(self) -> PreTrainedModel:
         """Returns a copy of the user's model, in eval mode, in its types and on its device."""
         copied: PreTrainedModel = copy.deepcopy(self.model)
         copied.eval()  # type: ignore[no-untyped-call]
         return copied
 
     @cached_property
-    def config(self) -> "PretrainedConfig":
-        """The configuration, which belongs to the checkpoint and not to the user's model."""
-        from transformers import AutoConfig
-
-        found: PretrainedConfig = AutoConfig.from_pretrained(self.directory, local_files_only=True)
-        return found
+    def config(self) -> PretrainedConfig:
+        config: PretrainedConfig = AutoConfig.from_pretrained(self.directory, local_files_only=True)
+        return config
 
 
 class _TemporaryPlace:
@@ -151,40 +130,34 @@ class _TemporaryPlace:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-def saved_state(model: "PreTrainedModel") -> dict[str, Tensor]:
+def saved_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """Returns the tensors that `save_pretrained` would write, by their names there: views of the model's own."""
-    from transformers.core_model_loading import revert_weight_conversion
-    from transformers.modeling_utils import remove_tied_weights_from_state_dict
-
     left_out = set(model._keys_to_ignore_on_save or ())
-    state: dict[str, Any] = {name: each for name, each in model.state_dict().items() if name not in left_out}
+    state: dict[str, Any] = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES.values():
-            raise InputError(f"{name} of the model is no plain tensor; give the directory or id of the model instead")
+            raise InputError(f"{name} of the model is not a plain tensor; give the directory or id of the model")
         if tensor.is_meta:
             raise InputError(
                 f"{name} of the model is not in memory (it is offloaded, or was never loaded); load the model on one "
                 "device, or give its directory or id instead: its blocks are then read one by one"
             )
     try:
-        kept = remove_tied_weights_from_state_dict(state, model)
-        found: dict[str, Tensor] = revert_weight_conversion(model, kept)
+        saved: dict[str, Tensor] = revert_weight_conversion(model, remove_tied_weights_from_state_dict(state, model))
     except RuntimeError as problem:
         raise InputError(f"transformers could not save the model: {' '.join(str(problem).split()):.400}") from problem
-    return found
+    return saved
 
 
-def check_plain(model: "PreTrainedModel", *, quantized: bool) -> "PackedOnSave | None":
+def check_plain(model: PreTrainedModel, *, quantized: bool) -> "PackedOnSave | None":
     """Returns how a model that fairbits has quantized is packed, None for others; raises if weights are not plain."""
-    import transformers
-
     name = type(model).__name__
     if getattr(transformers, name, None) is not type(model):
         raise InputError(
-            f"the model is a {name}, which is no class of transformers; save it, and give the directory: "
+            f"the model is a {name}, which is not a class of transformers; save it, and give the directory: "
             "Checkpoint(directory, trust_remote_code=True) reads models that come with code"
         )
-    if getattr(model, "_hf_peft_config_loaded", False) or any(".base_layer." in each for each in model.state_dict()):
+    if getattr(model, "_hf_peft_config_loaded", False) or any(".base_layer." in key for key in model.state_dict()):
         raise InputError(
             "the model has an adapter, whose weights are apart from those it adapts; merge it first "
             "(peft: model = model.merge_and_unload()), or remove it"
@@ -204,7 +177,7 @@ def _info(name: str, tensor: Tensor) -> TensorInfo:
     return TensorInfo(name, tuple(tensor.shape), tensor.dtype, tensor.numel() * tensor.dtype.itemsize)
 
 
-def _write_companions(directory: Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None") -> None:
+def _write_companions(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
     """Writes what `save_pretrained` would write beside the weights; the user's configuration stays as it is."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
@@ -224,7 +197,11 @@ def _write_companions(directory: Path, model: "PreTrainedModel", tokenizer: "Pre
 
 
 class PackedOnSave(HfQuantizer):
-    """What transformers knows of a model that fairbits has quantized in memory.
+    """What transformers knows of a model that fairbits has quantized in memory; it is packed when it is saved.
+
+    transformers asks the `hf_quantizer` of a model for the tensors to save. This one returns the tensors that
+    `fairbits.quantize` writes. Codes are not kept, only scales: a weight w is code · scale, rounded to the type of
+    the model, and w / scale is less than 1/2 from the code for up to 8 bits.
 
     `plan_bytes`  the plan with its results, as in plan.json
     `size_bytes`  the size of all tensors once the model is saved
@@ -242,7 +219,7 @@ class PackedOnSave(HfQuantizer):
 
     def attach(
         self,
-        model: "PreTrainedModel",
+        model: PreTrainedModel,
         checkpoint: Checkpoint,
         *,
         bits: Mapping[str, int],
@@ -253,32 +230,30 @@ class PackedOnSave(HfQuantizer):
     ) -> None:
         """Makes a model with dequantized weights a quantized one in the eyes of transformers.
 
-        `bits` and `scales` are those of the quantized tensors, by their names in the checkpoint; `entries` are the
+        `bits` and `scales` belong to the quantized tensors, by their names in the checkpoint; `entries` are the
         quantization_config of config.json.
         """
         self.plan_bytes, self.size_bytes = plan_bytes, size_bytes
         self._scales, self._bits = dict(scales), dict(bits)
         self._weights = {name: checkpoint.architecture.weights[name] for name in scales}
-        self._tied = {name: tied_parameters(checkpoint, name) for name in scales}
+        self._tied = {name: checkpoint.architecture.tied_parameters(name) for name in scales}
         model.config.quantization_config = dict(entries)  # as in the file: the class would drop the version
         model.hf_quantizer, model.is_quantized = self, True  # type: ignore[assignment]
         model.quantization_method = self.quantization_config.quant_method  # type: ignore[assignment]
 
-    def get_state_dict_and_metadata(self, model: "PreTrainedModel") -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Returns the tensors to save: packed where they are quantized."""
+    def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, str]]:
         state = _experts_apart(model, saved_state(model))
         for name, scales in self._scales.items():
             weight = self._weights[name]
             stored = state.pop(name)
             W = stored.T if weight.transposed else stored
             codes = _codes(name, W, scales.to(W.device), bits=self._bits[name])
-            packed = DEFAULT_FORMAT.tensors(weight, codes, tied=self._tied[name])
+            packed = layer_tensors(weight, codes, tied=self._tied[name])
             # clones, as transformers takes tensors with the same memory for tied ones
-            state |= {each: tensor.clone() for each, tensor in packed.items()}
+            state |= {part: tensor.clone() for part, tensor in packed.items()}
         return state, {}
 
     def is_serializable(self) -> bool:
-        """Returns True: the model can be saved."""
         return True
 
     @property
@@ -286,31 +261,30 @@ class PackedOnSave(HfQuantizer):
         """True: weights are plain, so adapters can be trained on top of them."""
         return True
 
-    def _dequantize(self, model: "PreTrainedModel", dtype: torch.dtype | None = None) -> "PreTrainedModel":
+    def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
         """Returns the model; its weights are dequantized already."""
         if isinstance(dtype, torch.dtype):  # transformers may give its name
             torch.nn.Module.to(model, dtype)
         return model
 
 
-def _experts_apart(model: "PreTrainedModel", state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors with experts that are stacked told apart, as in a checkpoint."""
-    stacks = {name: tuple(each.shape) for name, each in state.items() if is_stack(name, each.shape)}
-    if not stacks:
-        return state
-    slices = slices_of(model, stacks)
-    whole = {name: each for name, each in state.items() if name not in {own.stacked for own in slices.values()}}
-    return whole | {name: own.cut(state[own.stacked][own.expert]) for name, own in slices.items()}
+    stacks = stacked_experts({name: tuple(tensor.shape) for name, tensor in state.items()})
+    slices = expert_slices(model, stacks) if stacks else {}
+    stacked = {part.stacked for part in slices.values()}
+    whole = {name: tensor for name, tensor in state.items() if name not in stacked}
+    return whole | {name: part.cut(state[part.stacked][part.expert]) for name, part in slices.items()}
 
 
 def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:
     """Returns the codes that weights were dequantized from."""
     ratio = split_like(W.float(), scales) / divisors(scales.float()).unsqueeze(-1)
     codes = ratio.round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).reshape(W.shape)
-    found = Codes(codes.to(torch.int8), scales, bits)
-    if not torch.equal(found.dequantized.to(W.dtype), W):
+    rounded = Codes(codes.to(torch.int8), scales, bits)
+    if not torch.equal(rounded.dequantized.to(W.dtype), W):
         raise InputError(
             f"{name} has changed since the model was quantized, and its codes no longer represent it; quantize again, "
             "or save the weights without packing: model.dequantize().save_pretrained(…)"
         )
-    return found
+    return rounded

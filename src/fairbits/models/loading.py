@@ -6,18 +6,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import transformers
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
 from torch.nn import Parameter
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
+from fairbits.models.architecture.tensor_names import explain_unused
 from fairbits.models.device import is_gpu
 from fairbits.models.untrusted.config_check import check_config, check_generation_config
 from fairbits.models.untrusted.quantization_check import check_loaded
-
-if TYPE_CHECKING:  # transformers takes seconds to import, and reading weights does not need it
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")
 """Methods of quantization whose weights transformers unpacks if `dequantize` says so."""
@@ -27,19 +30,17 @@ LOADING_ERRORS = (
 )
 """How transformers and compressed-tensors fail with files and settings that do not fit."""
 PANIC = "PanicException"
-"""The name of the error that a panic of Rust becomes; it is no Exception, and its class cannot be imported."""
+"""The name of the error that a panic of Rust becomes; it is not an Exception, and its class cannot be imported."""
 
 
 def load_config(
     directory: Path, raw: Mapping[str, Any], *, shapes: Sequence[tuple[int, ...]], trust_remote_code: bool
-) -> "PretrainedConfig":
-    """Returns the configuration; `raw` is the content of config.json, `shapes` those of the tensors in the files."""
-    import transformers
-
+) -> PretrainedConfig:
+    """Returns the configuration; `raw` is the content of config.json, `shapes` are of the tensors in the files."""
     check_config(raw, directory / "config.json", shapes)
     model_type = raw.get("model_type")
-    known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
-    if not known and not (trust_remote_code and "auto_map" in raw):
+    mapped = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
+    if not mapped and not (trust_remote_code and "auto_map" in raw):
         what = f"{directory / 'config.json'} has the model_type {model_type!r:.80}"
         if "auto_map" in raw:
             raise InputError(
@@ -58,10 +59,8 @@ def load_config(
     return config
 
 
-def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     """Returns the tokenizer in `directory`."""
-    from transformers import AutoTokenizer
-
     advice = "tokenizer.json and tokenizer_config.json must be next to the weights"
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code, local_files_only=True)
@@ -79,27 +78,23 @@ def load_tokenizer(directory: Path, *, trust_remote_code: bool) -> "PreTrainedTo
 
 def load_model(
     directory: Path,
-    config: "PretrainedConfig",
+    config: PretrainedConfig,
     *,
     shapes: Mapping[str, tuple[int, ...]],
     stored: int,
     dtype: torch.dtype,
     device: str = "cpu",
     trust_remote_code: bool,
-) -> "PreTrainedModel":
+) -> PreTrainedModel:
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
-    `shapes` are those of the tensors in the files: one that the model should use, and does not, is an error.
+    `shapes` describe the tensors in the files: one that the model should use, and does not, is an error.
     `stored` is an upper bound on the number of weights in the files. A model of many more is refused before it is made.
 
-    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model.
-    Packed weights are unpacked immediately. A loader would otherwise unpack them in the first pass of the whole model,
-    and a pass through a part of it would find none. The wrappers that compressed-tensors adds for unpacking are
-    removed: they would keep the model on the CPU.
+    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model. Packed
+    weights are unpacked immediately: a loader would do so in the first pass of the whole model, and a pass through a
+    part of it would find none. The wrappers of compressed-tensors are removed: they would keep the model on the CPU.
     """
-    from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
-    from fairbits.models.architecture.tensor_names import left_aside
-
     check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)
     check_values(meta_model(config, cls), stored)
@@ -117,8 +112,8 @@ def load_model(
             )
     except LOADING_ERRORS as problem:
         raise InputError(
-            f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must be "
-            "those of the model, and valid for the installed transformers"
+            f"transformers cannot load {directory}: {_reason(problem)}; config.json and generation_config.json must "
+            "belong to the model and be valid for the installed transformers"
         ) from problem
     # buffers that are not saved are computed, even if the loader of a quantized model reports them missing
     missing = sorted(set(report["missing_keys"]) & {*model.state_dict(), *dict(model.named_parameters())})
@@ -128,23 +123,20 @@ def load_model(
             "transformers would initialise them at random: download the files again, or correct config.json"
         )
     unused = {name: name for name in sorted(report["unexpected_keys"])}
-    left_aside(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
+    explain_unused(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
     result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
     check_loaded(directory, result)
-    coded = [name for name, each in result.named_parameters() if type(each) is Parameter and _is_coded(name, each)]
-    if coded:
-        raise InputError(
-            f"transformers loads {coded[0]} of {directory} as codes and does not unpack them; correct the "
-            "quantization_config in config.json"
-        )
+    for name, parameter in result.named_parameters():
+        coded = name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
+        if type(parameter) is Parameter and coded:
+            raise InputError(
+                f"transformers loads {name} of {directory} as codes and does not unpack them; correct the "
+                "quantization_config in config.json"
+            )
     return result
 
 
-def _is_coded(name: str, parameter: torch.Tensor) -> bool:
-    return name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
-
-
-def _unpacking(config: "PretrainedConfig") -> "PretrainedConfig":
+def _unpacking(config: PretrainedConfig) -> PretrainedConfig:
     """Returns the configuration, set to unpack packed weights, on every machine alike."""
     settings = getattr(config, "quantization_config", None)
     if not isinstance(settings, dict) or settings.get("quant_method") not in UNPACKED_METHODS:
@@ -177,9 +169,6 @@ def _in_one_type(model: Any, dtype: torch.dtype) -> Any:
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
     """Hides the progress bars of transformers and compressed-tensors, and restores the user's settings afterwards."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-    from transformers.utils import logging
-
     shown, hub_shows_none = logging.is_progress_bar_enabled(), are_progress_bars_disabled()
     with warnings.catch_warnings(action="ignore"):  # the Hub's part may be fixed by HF_HUB_DISABLE_PROGRESS_BARS
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -189,7 +178,7 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         with warnings.catch_warnings(action="ignore"):
             if shown:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # those of the Hub too
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # of the Hub too
             if hub_shows_none:
                 disable_progress_bars()
 

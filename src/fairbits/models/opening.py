@@ -2,24 +2,23 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TypeAlias
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.loaded_checkpoint import LoadedCheckpoint
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Model: TypeAlias = Union[str, Path, Checkpoint, "PreTrainedModel"]
+Model: TypeAlias = str | Path | Checkpoint | PreTrainedModel
 """What a command takes: a directory, a `.gguf` file, an id on the Hub, an opened checkpoint, or a loaded model."""
 
 
 def open_checkpoint(
-    model: Model, tokenizer: "PreTrainedTokenizerBase | None" = None, *, quantized: bool = False
+    model: Model, tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
 ) -> Checkpoint:
-    """Returns a model as a checkpoint; `tokenizer` is that of a loaded model, which may be `quantized`."""
+    """Returns a model as a checkpoint; `tokenizer` belongs to a loaded model, which may be `quantized`."""
     if isinstance(model, torch.nn.Module):
         return _open_loaded(model, tokenizer, quantized=quantized)
     if tokenizer is not None:
@@ -30,23 +29,19 @@ def open_checkpoint(
 
 
 def open_checkpoints(
-    models: Iterable[Model], tokenizer: "PreTrainedTokenizerBase | None" = None, *, quantized: bool = False
+    models: Iterable[Model], tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
 ) -> list[Checkpoint]:
-    """Returns models as checkpoints; the tokenizer is that of the loaded ones, of which there must be one."""
-    given = list(models)
-    if tokenizer is not None and not any(isinstance(each, torch.nn.Module) for each in given):
-        raise InputError("a tokenizer was given, and no model in memory, which alone needs one: leave it out")
+    """Returns models as checkpoints; a tokenizer belongs to the loaded ones, of which there must be one."""
+    listed = list(models)
+    if tokenizer is not None and not any(isinstance(model, torch.nn.Module) for model in listed):
+        raise InputError("a tokenizer was given, but no model in memory, which alone needs one: leave it out")
     return [
-        open_checkpoint(each, tokenizer if isinstance(each, torch.nn.Module) else None, quantized=quantized)
-        for each in given
+        open_checkpoint(model, tokenizer if isinstance(model, torch.nn.Module) else None, quantized=quantized)
+        for model in listed
     ]
 
 
-def _open_loaded(model: torch.nn.Module, tokenizer: "PreTrainedTokenizerBase | None", *, quantized: bool) -> Checkpoint:
-    from transformers import PreTrainedModel
-
-    from fairbits.models.loaded_checkpoint import LoadedCheckpoint
-
+def _open_loaded(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, *, quantized: bool) -> Checkpoint:
     if not isinstance(model, PreTrainedModel):
         advice = ""
         if hasattr(model, "merge_and_unload"):

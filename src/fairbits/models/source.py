@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from huggingface_hub import snapshot_download
+
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.models.io.gguf_file import dequantized
+from fairbits.models.io.gguf_file import dequantize_gguf
 from fairbits.models.io.hub_files import unreachable
 from fairbits.models.io.safetensors_files import INDEX, SINGLE
 from fairbits.models.io.weight_files import no_weights
 
-Kind = Literal["directory", "hub", "gguf", "embedded", "memory"]
+SourceKind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
 WANTED = ["README.md", "*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
@@ -22,19 +24,19 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model in a local directory, the kind of place it came from, and notes about it.
 
     `outliers` is the kurtosis to give to blocks of the model before it is used.
     """
 
-    kind: Kind
+    kind: SourceKind
     directory: Path
     notes: tuple[str, ...] = ()
     outliers: Mapping[int, float] = field(default_factory=dict)
 
 
-def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> Source:
+def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> ModelSource:
     """Returns the source of the model `target`, after downloading or converting it if needed."""
     if not isinstance(target, str | Path) or not str(target):
         raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
@@ -44,14 +46,14 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
         directory, outliers = find_embedded(str(target))
-        return Source("embedded", directory, outliers=outliers)
+        return ModelSource("embedded", directory, outliers=outliers)
     if os.path.isdir(path):
         _check_format(path)
-        return Source("directory", path)
+        return ModelSource("directory", path)
     if os.path.isfile(path):
         return _from_file(path)
     if is_id:
-        return Source("hub", _download(str(target), revision, with_code=with_code))
+        return ModelSource("hub", _download(str(target), revision, with_code=with_code))
     raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
 
 
@@ -62,9 +64,9 @@ def is_hub_id(target: str | Path) -> bool:
     return named and not os.path.exists(path) and path.suffix not in PICKLES | {".gguf", ".safetensors"}
 
 
-def _from_file(path: Path) -> Source:
+def _from_file(path: Path) -> ModelSource:
     if path.suffix == ".gguf":
-        return Source("gguf", *dequantized(path))
+        return ModelSource("gguf", *dequantize_gguf(path))
     if path.suffix in PICKLES:
         raise InputError(pickle_advice(path.parent, path.name))
     raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
@@ -90,8 +92,8 @@ def _check_format(directory: Path) -> None:
 
 def find_pickle(names: Iterable[str]) -> str | None:
     """Returns the first of these files that holds pickled weights."""
-    others = ("training_args", "optimizer", "scheduler")
-    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(others)), None)
+    unrelated = ("training_args", "optimizer", "scheduler")
+    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(unrelated)), None)
 
 
 def pickle_advice(directory: Path, name: str) -> str:
@@ -105,8 +107,6 @@ def pickle_advice(directory: Path, name: str) -> str:
 
 def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
     """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
-    from huggingface_hub import snapshot_download
-
     wanted = [*WANTED, "*.py"] if with_code else WANTED
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)

@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Block
 from fairbits.models.architecture.meta_model import model_class
-from fairbits.models.architecture.records import Block
-from fairbits.models.architecture.tensor_names import conversions, resolve
+from fairbits.models.architecture.tensor_names import Conversions, resolve_names
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes
 
 
@@ -29,18 +27,16 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
     Otherwise it is float32: on the CPU; for classes that keep some of their modules in float32; and for models in
     float16, whose states may be larger than float16 can hold.
     """
-    own = scale_dtype(checkpoint)
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
-    return torch.bfloat16 if is_gpu(device) and own == torch.bfloat16 and not wide else torch.float32
+    return torch.bfloat16 if is_gpu(device) and checkpoint.scale_dtype == torch.bfloat16 and not wide else torch.float32
 
 
 class StreamingModel:
-    """The model of a checkpoint, of its own class, in `dtype` and eval mode, at first without weights.
+    """The model of a checkpoint in `dtype` and eval mode, at first without weights.
 
     Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
-    if another reader than the checkpoint itself is to do so. `outside` is the device of what lies outside the blocks,
-    by default the same.
+    by default the checkpoint itself. `outside` is the device of what is outside the blocks, by default the same.
     """
 
     def __init__(
@@ -57,135 +53,130 @@ class StreamingModel:
             # a copy, as transformers writes options into the configuration, which belongs to the checkpoint
             config = copy.deepcopy(checkpoint.config)
             model: PreTrainedModel = cls._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        self.model = model.eval()  # type: ignore[no-untyped-call]
+        self.model: PreTrainedModel = model.eval()  # type: ignore[no-untyped-call]
         self._checkpoint, self._device, self._dtype = checkpoint, torch.device(device), dtype
         self._outside = self._device if outside is None else torch.device(outside)
         self._inside = tuple(f"{block.module}." for block in checkpoint.architecture.blocks)
         self._read = checkpoint.read if read is None else read
-        self._entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+        self._conversions = Conversions(model)
+        self._entries = self._conversions.entries
         for name, buffer in model.named_buffers():
             self._put(name, buffer)
-        names = resolve(model, {name: info.shape for name, info in checkpoint.tensors.items()})
+        names = resolve_names(model, {name: info.shape for name, info in checkpoint.tensors.items()})
         self._tensors: dict[str, list[str]] = defaultdict(list)  # names in the file, by the parameter that they make up
+        self._patterns: dict[str, dict[str, str]] = defaultdict(dict)  # of tensors that are converted
         for source in names.sources.values():
             self._tensors[source.parameter].append(source.name)
+            if source.pattern is not None:
+                self._patterns[source.parameter][source.name] = source.pattern
         self._tensors |= {parameter: [name] for parameter, name in names.tied.items()}
-        self._converters = _converters(model, checkpoint.tensors, self._entries)
+        weights = checkpoint.architecture.weights
+        self._looked_up = {name for name, weight in weights.items() if weight.is_embedding}
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        head_parameters = {id(each) for each in head.parameters()} if head is not None else set()
+        head_parameters = {id(parameter) for parameter in head.parameters()} if head is not None else set()
         self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
 
     def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
-        """Loads what lies outside the blocks except for the head, which no walk reaches.
+        """Loads what is outside the blocks except for the head, which no walk reaches.
 
         Only the rows of `ids` of the embedding are loaded, the tokens that will be looked up; the others stay
         undefined and take no memory.
         """
-        looked_up = self._looked_up()
-        loaded: dict[str, Tensor] = {}  # tied parameters share memory
-        for parameter, entry in self._entries.items():
-            tensors = self._tensors.get(parameter, [])
-            tied = any(name in looked_up for name in tensors)
-            with_head = self._is_unreached(parameter) or (parameter in self._head and not tied)
-            if parameter.startswith(self._inside) or with_head:
-                continue
-            if not tensors:
-                if entry.is_meta:
-                    raise InputError(
-                        f"{parameter} is in no file, and how {type(self.model).__name__} computes it is not known; "
-                        "check that the checkpoint is complete"
-                    )
-                continue
-            first = tensors[0]
-            if first not in loaded:
-                loaded[first] = (
-                    self._rows(first, ids, codes) if first in looked_up else self._parameter(parameter, codes)
-                )
-            self._put(parameter, loaded[first])
+
+        def make(parameter: str) -> Tensor:
+            first = self._tensors[parameter][0]
+            return self._rows(first, ids, codes) if first in self._looked_up else self._parameter(parameter, codes)
+
+        outside = [name for name in self._entries if not name.startswith(self._inside) and not self._is_unreached(name)]
+        wanted = [name for name in outside if name not in self._head or self._embeds(name)]
+        computed = [name for name in wanted if not self._tensors.get(name)]
+        unknown = next((name for name in computed if self._entries[name].is_meta), None)
+        if unknown is not None:
+            raise InputError(
+                f"{unknown} is in no file, and how {type(self.model).__name__} computes it is not known; "
+                "check that the checkpoint is complete"
+            )
+        self._load((name for name in wanted if name not in computed), make)
 
     def load_head(self) -> None:
-        """Loads the head, with an embedding that is tied to it, and weights beside it that only its owner reads."""
-        loaded: dict[str, Tensor] = {}  # tied parameters share memory
+        """Loads the head, with an embedding that is tied to it, and weights next to it that only its owner reads."""
         owners = {parameter.rpartition(".")[0].rpartition(".")[0] for parameter in self._head} - {""}
-        beside = tuple(f"{owner}." for owner in owners)
-        for parameter in self._entries:
-            own = parameter in self._head or (parameter.startswith(beside) and self._is_unreached(parameter))
-            if own and parameter in self._tensors:
-                first = self._tensors[parameter][0]
-                if first not in loaded:
-                    loaded[first] = self.to_device(self._parameter(parameter, {}))
-                self._put(parameter, loaded[first])
+        inside = tuple(f"{owner}." for owner in owners)
+        wanted = [
+            name
+            for name in self._entries
+            if name in self._head or (name.startswith(inside) and self._is_unreached(name))
+        ]
+        stored = [name for name in wanted if name in self._tensors]
+        self._load(stored, lambda name: self.to_device(self._parameter(name, {})))
 
     def release_head_and_embedding(self) -> None:
-        """Releases the head and the embedding: the largest weights that lie outside the blocks."""
-        looked_up = self._looked_up()
+        """Releases the head and the embedding: the largest weights outside the blocks."""
         for parameter, entry in self._entries.items():
-            embeds = any(name in looked_up for name in self._tensors.get(parameter, []))
-            if entry.is_meta and (embeds or parameter in self._head):
+            if entry.is_meta and (self._embeds(parameter) or parameter in self._head):
                 self._put(parameter, entry)
 
     def load_all(self, *, copies: bool) -> None:
-        """Loads every weight; without `copies` weights of the right type and device may be those that were read."""
-        loaded: dict[str, Tensor] = {}  # tied parameters share memory
-        for parameter, tensors in self._tensors.items():
-            if tensors[0] not in loaded:
-                placed = self.to_device(self._parameter(parameter, {}))
-                own = self._read(tensors[0])
-                shared = placed.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
-                loaded[tensors[0]] = placed.clone() if copies and shared else placed
-            self._put(parameter, loaded[tensors[0]])
-        missing = [parameter for parameter in self._entries if self._entry(parameter).is_meta]
+        """Loads every weight; without `copies` weights of the right type and device may be the ones that were read."""
+
+        def make(parameter: str) -> Tensor:
+            placed, stored = self.to_device(self._parameter(parameter, {})), self._read(self._tensors[parameter][0])
+            shared = placed.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+            return placed.clone() if copies and shared else placed
+
+        self._load(self._tensors, make)
+        missing = [name for name in self._entries if self._entry(name).is_meta]
         if missing:
             raise InputError(f"{self._checkpoint.target} has no {missing[0]}, which {type(self.model).__name__} needs")
 
     def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
         """Loads the weights of a block; those with codes as a loader would dequantize them."""
-        for parameter in self._parameters_of(block):
+        for parameter in self._parameters(block):
             if parameter in self._tensors:
                 self._put(parameter, self._parameter(parameter, codes))
 
     def release_block(self, block: Block) -> None:
-        """Releases the weights of a block."""
-        for parameter in self._parameters_of(block):
+        for parameter in self._parameters(block):
             if self._entries[parameter].is_meta:
                 self._put(parameter, self._entries[parameter])
 
     def to_device(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor on the device of the weights."""
         return tensor.to(self._device)
 
+    def _load(self, parameters: Iterable[str], make: Callable[[str], Tensor]) -> None:
+        """Loads parameters; those made of the same tensor share memory."""
+        loaded: dict[str, Tensor] = {}
+        for parameter in parameters:
+            first = self._tensors[parameter][0]
+            if first not in loaded:
+                loaded[first] = make(parameter)
+            self._put(parameter, loaded[first])
+
+    def _embeds(self, parameter: str) -> bool:
+        return any(name in self._looked_up for name in self._tensors.get(parameter, []))
+
     def _is_unreached(self, parameter: str) -> bool:
-        """Returns whether a parameter lies in no block and in no module that a pass calls."""
+        """Returns whether a parameter is in no block and in no module that a pass calls."""
         weights, tensors = self._checkpoint.architecture.weights, self._tensors.get(parameter, [])
         return bool(tensors) and all(weights[name].stack == "other" for name in tensors)
 
-    def _looked_up(self) -> set[str]:
-        weights = self._checkpoint.architecture.weights
-        return {name for name, weight in weights.items() if weight.role == "embedding"}
-
-    def _parameters_of(self, block: Block) -> Iterable[str]:
+    def _parameters(self, block: Block) -> Iterable[str]:
         return [parameter for parameter in self._entries if parameter.startswith(f"{block.module}.")]
 
     def _parameter(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
         """Returns a parameter, made from one tensor of the file or, by transformers' own rule, from many."""
-        tensors = {name: self._stored(name, codes) for name in self._tensors[parameter]}
-        if parameter not in self._converters:
-            return tensors[self._tensors[parameter][0]]
-        converter, patterns = self._converters[parameter]
-        converter = copy.deepcopy(converter)
-        for name, tensor in tensors.items():
-            converter.add_tensor(parameter, name, patterns[name], tensor)  # type: ignore[arg-type]
-        found = converter.convert(parameter)[parameter]
-        whole: Tensor = found[0] if isinstance(found, list) else found
-        return whole
+        if parameter not in self._patterns:
+            return self._stored(self._tensors[parameter][0], codes)
+        patterns = {name: self._patterns[parameter][name] for name in self._tensors[parameter]}
+        return self._conversions.convert(parameter, patterns, lambda name: self._stored(name, codes))[parameter]
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
         """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
         if name not in codes:
             return self._cast(self._read(name))
         # from a copy, as codes keep what they were dequantized to
-        made = replace(codes[name]).dequantized
-        return self._cast(made.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else made)
+        W = replace(codes[name]).dequantized
+        return self._cast(W.T.contiguous() if self._checkpoint.architecture.weights[name].transposed else W)
 
     def _rows(self, name: str, ids: Tensor, codes: Mapping[str, Codes]) -> Tensor:
         whole = codes[name].codes if name in codes else self._checkpoint.read(name)
@@ -193,9 +184,10 @@ class StreamingModel:
             return whole  # memory-mapped: only the rows that are looked up are read
         table = torch.empty(whole.shape, dtype=self._dtype)
         if name in codes:
-            given = codes[name]
-            rows = ids.to(given.codes.device)
-            table[ids] = self._cast(Codes(given.codes[rows], given.scales[rows], given.bits).dequantized).to("cpu")
+            whole_codes = codes[name]
+            rows = ids.to(whole_codes.codes.device)
+            some = Codes(whole_codes.codes[rows], whole_codes.scales[rows], whole_codes.bits)
+            table[ids] = self._cast(some.dequantized).to("cpu")
         else:
             table[ids] = self._cast(whole[ids])
         return table
@@ -205,8 +197,8 @@ class StreamingModel:
 
     def _entry(self, parameter: str) -> Tensor:
         path, _, leaf = parameter.rpartition(".")
-        found: Tensor = getattr(self.model.get_submodule(path), leaf)
-        return found
+        entry: Tensor = getattr(self.model.get_submodule(path), leaf)
+        return entry
 
     def _put(self, parameter: str, value: Tensor) -> None:
         path, _, leaf = parameter.rpartition(".")
@@ -219,25 +211,9 @@ class StreamingModel:
             owner._parameters[leaf] = nn.Parameter(placed, requires_grad=False)
 
 
-def _converters(
-    model: PreTrainedModel, names: Iterable[str], entries: dict[str, Tensor]
-) -> dict[str, tuple[WeightConverter, dict[str, str]]]:
-    """Returns the rule of each parameter that is made from several tensors, and the pattern of each tensor in it."""
-    transforms = conversions(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    converters = [each for each in transforms if isinstance(each, WeightConverter)]
-    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
-    found: dict[str, tuple[WeightConverter, dict[str, str]]] = {}
-    for name in names:
-        parameter, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, entries)
-        if pattern is not None and parameter in entries:
-            found.setdefault(parameter, (by_pattern[pattern], {}))[1][name] = pattern
-    return found
-
-
 @contextmanager
 def _weights_without_storage() -> Iterator[None]:
-    """Puts the parameters of all modules that are created meanwhile on the meta device; buffers stay where they are."""
+    """Puts the parameters of all modules that are created in it on the meta device; buffers stay where they are."""
     register = nn.Module.register_parameter
 
     def register_without_storage(module: nn.Module, name: str, param: Any) -> None:

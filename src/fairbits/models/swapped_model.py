@@ -1,19 +1,16 @@
 """SwappedModel: a loaded model whose linear layers are replaced in place, and restored bit for bit."""
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
+from fairbits.models.architecture.tensor_names import is_replaced
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
 PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
@@ -27,14 +24,12 @@ class SwappedModel:
     `with` statement everything that was replaced is restored; the same model can be entered again.
     """
 
-    def __init__(self, checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
-        """Takes a model that was loaded from the checkpoint."""
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel) -> None:
         self.checkpoint, self.model = checkpoint, model
         self._replaced: set[str] = set()
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
-        """Returns the model in float32 on a device."""
         return cls(checkpoint, checkpoint.load(device=device))
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
@@ -59,24 +54,22 @@ class SwappedModel:
     def __enter__(self) -> "SwappedModel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.restore()
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
         weight = self.checkpoint.architecture.weights[name]
-        found = matrix_at(self.model, weight.module, transposed=weight.transposed)
-        if found is None and weight.expert is not None:
-            found = expert_matrix(self.model, weight)
-        if found is None or found.shape != shape:
-            has = "no matrix" if found is None else f"a matrix of shape {tuple(found.shape)}"
+        matrix = matrix_at(self.model, weight.module, transposed=weight.transposed)
+        if matrix is None and weight.expert is not None:
+            matrix = expert_matrix(self.model, weight)
+        if matrix is None or matrix.shape != shape:
+            has = "no matrix" if matrix is None else f"a matrix of shape {tuple(matrix.shape)}"
             raise InputError(
                 f"{name} of shape {shape} cannot be replaced: {type(self.model).__name__} has {has} "
                 f"at {weight.module}; do not quantize this tensor, or write the quantized model and evaluate that"
             )
-        return found
+        return matrix
 
 
 def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tensor | None:
@@ -92,16 +85,14 @@ def matrix_at(model: torch.nn.Module, module: str, *, transposed: bool) -> Tenso
 
 def expert_matrix(model: torch.nn.Module, weight: Weight) -> Tensor | None:
     """Returns the matrix of an expert as a writable (out, in) slice of what its module stacks; None if it has none."""
-    from fairbits.models.architecture.tensor_names import is_replaced
-
     module = model.get_submodule(weight.module)
     replaced = is_replaced(module)
     gated = replaced or bool(getattr(module, "has_gate", False))
     stacked = getattr(module, (GATED_EXPERTS if gated else PLAIN_EXPERTS).get(weight.role, ""), None)
     if not isinstance(stacked, Tensor) or stacked.ndim != 3 or weight.expert is None:
         return None
-    own = stacked.data[weight.expert]
-    W = own.T if replaced or module.is_transposed else own
+    expert = stacked.data[weight.expert]
+    W = expert.T if replaced or module.is_transposed else expert
     if not gated or weight.role == "mlp_down":
         return W
     half, second = len(W) // 2, weight.role == "mlp_up"

@@ -23,7 +23,6 @@ from fairbits.forward.batches import batches
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, grid_of
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq.block_rounding import Finished, RoundedBlock, layer_result, matrix
@@ -137,7 +136,7 @@ class _PlanLearner:
             source, weights = saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
             notes = check_record(Notes, read_object(source), source=str(source))
             shapes = {name: weights[name].shape for name in self.plan.schemes}
-            dtype = scale_dtype(self.checkpoint)
+            dtype = self.checkpoint.scale_dtype
             return load_codes(saved / ROUNDED_CODES, self.plan.schemes, shapes, dtype=dtype), notes
         layers, notes = Layers(), Notes()
         refine, text = self.block_distiller(), self._block_text

@@ -27,7 +27,7 @@ from fairbits.core.records import (
     Number,
     Positive,
     Share,
-    Width,
+    StoredBits,
     check_once,
     check_ordered,
     check_same_keys,
@@ -71,7 +71,7 @@ class LayerEntry:
     name: Name
     block: BlockIndex | None
     role: str
-    bits: Width | None
+    bits: StoredBits | None
     group: Group = "channel"
     grid: WeightGrid = "twos"
     clip: Clip = "exact"
@@ -108,7 +108,7 @@ class LayerResult:
     """
 
     name: Name
-    bits: Width
+    bits: StoredBits
     size_bytes: Positive
     alpha: tuple[NonNegative, NonNegative, NonNegative]
     weight_error: NonNegative

@@ -18,7 +18,7 @@ from fairbits.core.units import bits_per_byte
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.embedded import embedded_languages, training_shares

@@ -8,7 +8,6 @@ import torch
 
 from fairbits.core.array_checks import Floats
 from fairbits.forward.statistics import collect_statistics
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import choose_scales, grid_of
 from fairbits.models.scales.scheme import Scheme, within_rows
 from fairbits.quantization.gptq.block_rounding import matrix
@@ -136,7 +135,7 @@ def _inputs(lab: ModelLab) -> tuple[list[SharedInput], dict[str, Floats]]:
             continue
         W = matrix(lab.checkpoint, weights[name])
         importance = calibration.channels[calibration.seen_by[name]].mean(0)[None]
-        scales, _ = choose_scales(W, _scheme(lab), importance=importance, dtype=scale_dtype(lab.checkpoint))
+        scales, _ = choose_scales(W, _scheme(lab), importance=importance, dtype=lab.checkpoint.scale_dtype)
         steps[name] = np.sqrt(scales.double().square().mean(1).numpy())
     squared = {name: np.square(step) for name, step in steps.items()}
     return shared_inputs(calibration, evaluation, squared), steps
@@ -246,7 +245,7 @@ def _measured_ratio(lab: ModelLab, linear: str, one: SharedInput) -> Floats:
 
     def costs(weights: Floats, languages: Sequence[int]) -> list[float]:
         H = mixture_of(one.calibration, weights)
-        scales, _ = choose_scales(W, scheme, importance=np.diag(H)[None], dtype=scale_dtype(lab.checkpoint))
+        scales, _ = choose_scales(W, scheme, importance=np.diag(H)[None], dtype=lab.checkpoint.scale_dtype)
         codes = gptq(W, torch.from_numpy(H).float(), scales, grid=grid_of(scheme)).codes
         E = (codes.dequantized.double() - W.double()).numpy()
         return [float(np.vdot(E @ one.evaluation[i].astype(np.float64), E)) for i in languages]

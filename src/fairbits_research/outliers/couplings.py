@@ -19,7 +19,7 @@ from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
 
 if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Weight
+    from fairbits.models.architecture.architecture import Weight
     from fairbits.models.checkpoint import Checkpoint
 
 Route = Literal["norm", "value", "mlp"]

@@ -1,7 +1,7 @@
 """Records: what a file must be, what its error says, and that a file that is read and written again stays the same."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +17,13 @@ from fairbits.core.records import (
     Kind,
     NonNegative,
     Number,
+    check_once,
+    check_ordered,
     check_record,
+    check_same_keys,
+    check_square,
+    check_sum,
+    check_within,
     parse_object,
     read_object,
     to_json,
@@ -200,3 +206,25 @@ def test_nothing_that_steers_a_terminal_is_written() -> None:
     assert json.loads(content)["name"] == "m\x1b[2J\u202e\x9b"
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json({"x": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments", "message"),
+    [
+        (
+            check_same_keys,
+            ("shares", ["eng", "fra"], "hashes", ["eng"]),
+            "shares and hashes differ in 'fra'",
+        ),
+        (check_once, ("languages", ["eng", "eng"]), "languages names 'eng' twice; it must name each once"),
+        (check_within, ("rounds", ["fra"], "shares", ["eng"]), "rounds names 'fra', which is not in shares"),
+        (check_ordered, ("kl_p50, kl_p95", [2.0, None, 1.0]), "kl_p50, kl_p95 are 2 and 1; they must not fall"),
+        (check_sum, ("shares", {"eng": 0.5, "fra": 0.4}), "shares sum to 0.9; they must sum to 1"),
+        (check_square, ("bound", [[1, 2], [3]], 2), "bound has rows of 2, 1 entries; it must have 2 rows of 2"),
+    ],
+)
+def test_parts_of_a_record_that_contradict_each_other_are_named(
+    check: Callable[..., None], arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        check(*arguments)

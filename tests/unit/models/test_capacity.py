@@ -1,18 +1,18 @@
 """Free memory and disk, as the system and its containers state them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fairbits.models import capacity
-from fairbits.models.capacity import capacity_of, free_memory
+from fairbits.models.capacity import free_capacity, free_memory
 
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns the directory of control groups of a system with 8 kB free."""
-    (tmp_path / "meminfo").write_text("MemTotal: 16 kB\nMemAvailable: 8 kB\n")
-    monkeypatch.setattr(capacity, "MEMORY_TABLE", tmp_path / "meminfo")
+    monkeypatch.setattr(capacity.psutil, "virtual_memory", lambda: SimpleNamespace(available=8192))
     monkeypatch.setattr(capacity, "CONTROL_GROUP", tmp_path)
     return tmp_path
 
@@ -44,7 +44,7 @@ def test_a_container_without_a_limit_has_what_the_system_has(system: Path) -> No
 
 
 def test_capacity_of_the_cpu_has_no_gpu_memory(tmp_path: Path) -> None:
-    found = capacity_of("cpu", out=tmp_path, scratch=tmp_path)
+    found = free_capacity("cpu", out=tmp_path, scratch=tmp_path)
     assert found.gpu is None
     assert found.shared
     assert found.disk > 0

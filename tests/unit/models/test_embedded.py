@@ -1,7 +1,8 @@
-"""The embedded model: a real transformers checkpoint that has learned its 20 languages."""
+"""The embedded model: its files, its languages, and outliers that keep the same function."""
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,20 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomForCausalLM
 
+from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.embedded import ASSETS
+from fairbits.models.embedded import ASSETS, LANGUAGES, TRAINING_TOKENS, embedded_languages, training_shares
+from fairbits.models.io.cache import cache_directory
+from fairbits.models.weight_moments import weight_moments
 from fairbits.text.detect import Detector
 from fairbits.text.included_texts import udhr
+from fairbits.text.language_codes import find_languages
 
 TINY = ASSETS / "tiny"
 TRAINING = Path(__file__).parents[3] / "training"
 RECORD = json.loads((TRAINING / "history.json").read_text(encoding="utf-8"))
-LANGUAGES = list(RECORD["tokens"])
-CORPUS = udhr(LANGUAGES)
+TRAINED = list(RECORD["tokens"])
+CORPUS = udhr(TRAINED)
 CODES = list(CORPUS.evaluation)
 
 
@@ -99,7 +104,7 @@ def test_greedy_continuations_are_in_the_language_of_the_prompt(model, tokenizer
     ids = torch.tensor(prompts)
     made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False)
     continuations = tokenizer.batch_decode(made[:, ids.shape[1] :], skip_special_tokens=True)
-    detector = Detector(LANGUAGES)
+    detector = Detector(TRAINED)
     assert [detector.detect(text).language.code for text in continuations] == CODES
     assert len(set(continuations)) == len(CODES)
 
@@ -118,7 +123,7 @@ def test_the_card_agrees_with_the_history_of_training(card) -> None:
     assert len(CODES) == 20
     assert card.keys() == set(CODES)
     tokens, last = RECORD["tokens"], RECORD["history"][-1]["held_out"]
-    for short, code in zip(LANGUAGES, CODES, strict=True):
+    for short, code in zip(TRAINED, CODES, strict=True):
         assert card[code][1] == f"{100 * tokens[short] / sum(tokens.values()):.1f} %"
         assert card[code][2] == f"{last[short]:.2f}"
 
@@ -134,3 +139,112 @@ def test_the_card_agrees_with_a_fresh_measurement(code, card, model, tokenizer) 
 def test_the_card_names_no_place_outside_the_project() -> None:
     text = (TINY / "README.md").read_text(encoding="utf-8")
     assert not any(root in text for root in ("/home/", "/root/", "/tmp/", "/work/", "../"))
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_languages_are_those_of_the_card(name) -> None:
+    card = (ASSETS / name / "README.md").read_text(encoding="utf-8")
+    line = next(line for line in card.splitlines() if line.startswith("language: ["))
+    named = line.removeprefix("language: [").removesuffix("]").split(", ")
+    assert {language.code for language in find_languages(named)} == set(embedded_languages(f"embedded:{name}"))
+    assert all(f"`{code}`" in card for code in LANGUAGES[name])
+
+
+def test_every_embedded_model_has_languages() -> None:
+    assert {path.parent.name for path in ASSETS.glob("*/config.json")} == LANGUAGES.keys()
+
+
+def test_the_training_tokens_are_those_of_the_training() -> None:
+    history = Path(__file__).parents[3] / "training" / "history.json"
+    counted = json.loads(history.read_text(encoding="utf-8"))["tokens"]
+    names = {find_languages([name])[0].code: count for name, count in counted.items()}
+    assert names == dict(zip(LANGUAGES["tiny"], TRAINING_TOKENS["tiny"], strict=True))
+    assert sum(training_shares("embedded:tiny?outliers=3:9").values()) == pytest.approx(1)
+    assert training_shares("./model") is None
+
+
+def test_other_models_have_none() -> None:
+    assert embedded_languages("owner/name") is None
+    with pytest.raises(InputError, match="does not name an embedded model"):
+        embedded_languages("embedded:huge")
+
+
+ASKED = {3: 125.0, 7: 148.0, 10: 164.0}
+TARGET = "embedded:tiny?outliers=3:125,7:148,10:164"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """An empty cache for this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield cache_directory()
+
+
+@pytest.fixture(scope="module")
+def with_outliers(cache) -> Checkpoint:
+    checkpoint = Checkpoint(TARGET)
+    assert checkpoint.directory.parent == cache
+    return checkpoint
+
+
+@pytest.mark.long
+def test_the_kurtosis_is_reached_and_no_other_block_changes(with_outliers) -> None:
+    plain, rescaled = (weight_moments(each).blocks for each in (Checkpoint("embedded:tiny"), with_outliers))
+    for block, (before, after) in enumerate(zip(plain, rescaled, strict=True)):
+        if block in ASKED:
+            assert after.kappa == pytest.approx(ASKED[block], rel=0.02)
+        else:
+            assert after.kappa == before.kappa < 10
+
+
+@torch.no_grad()
+def test_logits_are_those_of_the_plain_model(with_outliers) -> None:
+    plain = Checkpoint("embedded:tiny")
+    tokenizer, models = with_outliers.tokenizer(), (plain.load(), with_outliers.load())
+    for code, documents in udhr(["eng", "heb", "hin", "jpn"]).evaluation.items():
+        ids = torch.tensor([tokenizer(documents[2]).input_ids])
+        expected, got = (model(ids).logits for model in models)
+        assert expected.std() > 1  # else anything would be near
+        assert (got - expected).abs().max() < 1e-4, code
+
+
+def test_a_second_opening_writes_nothing(with_outliers, cache) -> None:
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    again = Checkpoint(TARGET)
+    assert (again.directory, again.fingerprint) == (with_outliers.directory, with_outliers.fingerprint)
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+    assert again.notes
+    assert again.fingerprint != Checkpoint("embedded:tiny").fingerprint
+
+
+@pytest.mark.long
+def test_threads_that_open_it_at_once_get_one_whole_model(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = "embedded:tiny?outliers=1:50"
+    with ThreadPoolExecutor(3) as pool:
+        opened = list(pool.map(lambda _: Checkpoint(target), range(3)))
+    assert len({each.directory for each in opened}) == 1
+    assert len({each.fingerprint for each in opened}) == 1
+    assert list(cache_directory().iterdir()) == [opened[0].directory]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("embedded:huge?outliers=3:125", "does not name an embedded model; available: embedded:tiny"),
+        ("embedded:tiny?outliers=12:125", "block is 12; it must be 0 to 11"),
+        ("embedded:tiny?outliers=99999999999999999999:125", "block is 99999999999999999999; it must be 0 to 11"),
+        ("embedded:tiny?outliers=3:125,3:125", "names block 3 twice"),
+        ("embedded:tiny?outliers=3:high", "'high' in block 3; it must be a number"),
+        ("embedded:tiny?outliers=3:-125", "κ of block 3 is -125; it must be finite, above 0"),
+        ("embedded:tiny?outliers=3:0", "κ of block 3 is 0; it must be finite, above 0"),
+        ("embedded:tiny?outliers=3:1e300", "block 3"),
+        ("embedded:tiny?outliers=3=125", "must read embedded:tiny\\?outliers=BLOCK:KAPPA"),
+    ],
+)
+def test_bad_requests_are_refused_and_leave_nothing(target, message, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=message):
+        Checkpoint(target)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))

@@ -10,7 +10,7 @@ from fairbits.api.dry_run.rates import existing_directory
 from fairbits.api.dry_run.work import Held, Stage
 from fairbits.core.errors import InputError
 from fairbits.core.units import readable_size
-from fairbits.models.capacity import Capacity, capacity_of
+from fairbits.models.capacity import Capacity, free_capacity
 from fairbits.text.text_request import TextRequest
 
 CERTAIN = 0.8
@@ -93,7 +93,7 @@ def refuse_what_cannot_fit(workload: Workload[Any], *, device: str, out: str | P
 
 def capacity_here(device: str, out: str | Path | None) -> Capacity:
     """Returns what is free for work on a device that writes into `out`, which need not exist."""
-    return capacity_of(device, out=existing_directory(out), scratch=Path(tempfile.gettempdir()))
+    return free_capacity(device, out=existing_directory(out), scratch=Path(tempfile.gettempdir()))
 
 
 def advice(shortage: Shortage, workload: Workload[Any], capacity: Capacity) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import prod
 
 from fairbits.forward.windows import NO_LABEL, TokenizedText, Window
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.text_request import TextRequest
 
@@ -95,7 +95,7 @@ class ModelSize:
         )
         return cls(
             blocks=blocks,
-            width=int(config.hidden_size),
+            width=checkpoint.hidden_size,
             vocabulary=int(config.vocab_size),
             head=0 if head is None else prod(head.shape),
             embedding=sum(prod(each.shape) for each in embedding),

@@ -26,7 +26,7 @@ from fairbits.core.records import to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.draft import PLAN, clear_remains, draft_of, lock_of
+from fairbits.models.io.writer import PLAN, clear_remains, draft_directory, draft_lock
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import decide
@@ -82,13 +82,15 @@ class RunDirectory:
 
     def draft_plan(self) -> Plan | None:
         """Returns the plan that an interrupted run was carrying out."""
-        draft = draft_of(self.file("model")).name
+        draft = draft_directory(self.file("model")).name
         sound = self._is_sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
         return draft_plan(self.file("model")) if sound else None
 
     def has_model(self) -> bool:
         """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
-        check_free(lock_of(self.file("model")), self.file("model"))  # which removes the lock of a process that is dead
+        check_free(
+            draft_lock(self.file("model")), self.file("model")
+        )  # which removes the lock of a process that is dead
         clear_remains(self.file("model"))
         if self._is_sound("model", self._check_model):
             return True

@@ -11,11 +11,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.blocks import Walk, prefixes, stream_width, walk
+from fairbits.models.architecture.architecture import Architecture, Block, Role, Weight
+from fairbits.models.architecture.blocks import Walk, is_norm, prefixes, stream_size, walk
 from fairbits.models.architecture.meta_model import (
     TEXT,
-    Call,
     Key,
+    TracedCall,
     check_stream,
     check_values,
     describe_modules,
@@ -25,33 +26,22 @@ from fairbits.models.architecture.meta_model import (
     model_class,
     trace,
 )
-from fairbits.models.architecture.records import Architecture, Block, Role, Weight
-from fairbits.models.architecture.roles import is_norm
-from fairbits.models.architecture.tensor_names import Names, Shape, Source, resolve
+from fairbits.models.architecture.tensor_names import EXPERT_ROLES, Shape, TensorNames, TensorSource, resolve_names
 from fairbits.models.untrusted.config_check import DEPTHS
 
-# The names that transformers' own kernels expect of a module of experts.
-_EXPERT_ROLES: Mapping[str, Role] = {
-    "gate_up_proj": "mlp_gate_up",
-    "gate_proj": "mlp_gate",
-    "up_proj": "mlp_up",
-    "down_proj": "mlp_down",
-}
 
-
-def architecture(
+def map_architecture(
     config: PretrainedConfig, shapes: Mapping[str, Shape], *, trust_remote_code: bool = False
 ) -> Architecture:
     """Returns the role, block, input and companions of every tensor, given a checkpoint's names and shapes."""
     if getattr(config, "quantization_config", None) is not None:
         raise InputError(
-            "the configuration has a quantization_config: the checkpoint is already quantized; "
-            "the weights must be those of the original model"
+            "the configuration has a quantization_config: the checkpoint is already quantized; give the original model"
         )
     cls = model_class(config, trust_remote_code=trust_remote_code)
     _check_depth(config, len(shapes))
     model = meta_model(config, cls)
-    names = resolve(model, shapes)  # before anything of the configured size is built
+    names = resolve_names(model, shapes)  # before anything of the configured size is built
     check_values(model, sum(map(math.prod, shapes.values())))
     try:
         calls = trace(model)
@@ -71,31 +61,20 @@ def architecture(
     weights = {name: view.weight(source, tuple(shapes[name])) for name, source in names.sources.items()}
     stacks, head = [view.stack(path, "other") for path in steps.blocks], view.head
     if _asks_for_weights(model, weights.values()):  # the last use of the model
-        weights = {name: replace(each, needs_weight=each.linear) for name, each in weights.items()}
-    members: list[dict[str, Weight]] = [{} for _ in steps.blocks]
-    for name, weight in weights.items():
-        if weight.block is not None:
-            members[weight.block][name] = weight
+        weights = {name: replace(weight, needs_weight=weight.linear) for name, weight in weights.items()}
     blocks = tuple(
-        Block(i, stack, path, inside)
-        for i, (stack, path, inside) in enumerate(zip(stacks, steps.blocks, members, strict=True))
+        Block(i, stack, path, {name: weight for name, weight in weights.items() if weight.block == i})
+        for i, (stack, path) in enumerate(zip(stacks, steps.blocks, strict=True))
     )
-    return Architecture(
-        config.model_type,
-        cls.__name__,
-        blocks,
-        weights,
-        names.tied,
-        names.ignored,
-        weights.get(head or ""),
-        TEXT if TEXT in calls[""][0].kwargs else cls.main_input_name,
-    )
+    reads = TEXT if TEXT in calls[""][0].kwargs else cls.main_input_name
+    head_weight = weights.get(head or "")
+    return Architecture(config.model_type, cls.__name__, blocks, weights, names.tied, names.ignored, head_weight, reads)
 
 
 def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool:
     """Returns whether transformers fails to load the model if the linear layers of its blocks have no X.weight.
 
-    Packed maps have none. The model loses these weights.
+    Packed layers have none. The model loses these weights.
     """
     for weight in weights:
         module = model.get_submodule(weight.module)
@@ -117,21 +96,19 @@ def _check_depth(config: PretrainedConfig, tensors: int) -> None:
 
 @dataclass(frozen=True)
 class _View:
-    """Everything known about a model when its tensors are described."""
+    """A traced model whose tensors are described."""
 
     model: PreTrainedModel
-    calls: Mapping[str, list[Call]]
+    calls: Mapping[str, list[TracedCall]]
     steps: Walk
-    names: Names
+    names: TensorNames
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Returns the number of every block by its path."""
         return {path: i for i, path in enumerate(self.steps.blocks)}
 
     @cached_property
     def only_stack(self) -> str:
-        """Returns the kind of stack of a model that has one."""
         inside = any("encoder" in block.split(".") for block in self.steps.blocks)
         family = self.model.config.model_type
         masked = "MaskedLM" in type(self.model).__name__ or family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -140,7 +117,6 @@ class _View:
 
     @cached_property
     def tokens(self) -> set[Key | None]:
-        """Returns the identities of the token ids."""
         (call,) = self.calls[""]
         return {identity(value) for value in call.kwargs.values() if isinstance(value, Tensor)}
 
@@ -149,57 +125,41 @@ class _View:
         """Returns the tensor of the file that computes the logits."""
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         path = next((path for path, module in self.model.named_modules() if module is head), None)
-        held = {source.parameter: source.name for source in self.names.sources.values()}
-        return ({**self.names.tied, **held}).get(f"{path}.weight")
+        stored = {source.parameter: source.name for source in self.names.sources.values()}
+        return ({**self.names.tied, **stored}).get(f"{path}.weight")
 
-    def weight(self, source: Source, shape: Shape) -> Weight:
-        """Returns the description of one tensor."""
+    def weight(self, source: TensorSource, shape: Shape) -> Weight:
         path, _, leaf = source.parameter.rpartition(".")
         block = self._block(path)
-        plain = Weight(
-            name=source.name,
-            module=path,
-            block=block,
-            stack="",
-            role="other",
-            shape=shape,
-            transposed=False,
-            sees=None,
-            fused=None,
-            tied_to=self.names.tied_to.get(source.name),
-            linear=False,
-        )
-        read = self.steps.maps.get(path) if leaf == "weight" else None
-        if read is not None and source.n_parts > 1 and source.expert is None:
+        tied_to = self.names.tied_to.get(source.name)
+        weight = Weight(source.name, path, block, "", "other", shape, False, None, None, tied_to, False)
+        layer = self.steps.layers.get(path) if leaf == "weight" else None
+        if layer is not None and source.n_parts > 1 and source.expert is None:
             raise InputError(
                 f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined like this"
             )
-        if read is not None:
-            described = replace(
-                plain,
-                role=read.role,
-                shape=(read.site.n_out, read.site.n_in),
-                transposed=read.site.transposed != source.turned,
-                sees=read.sees,
-                fused=read.fused,
+        if layer is not None:
+            weight = replace(
+                weight,
+                role=layer.role,
+                shape=(layer.site.n_out, layer.site.n_in),
+                transposed=layer.site.transposed != source.turned,
+                sees=layer.sees,
+                fused=layer.fused,
                 linear=True,
-                layout=read.layout,
+                layout=layer.layout,
             )
         elif self._is_of_experts(source, shape) and block is not None:
-            described = _expert_weight(
-                plain,
-                source,
-                module=self.model.get_submodule(path),
-                width=stream_width(self.calls, self.steps.blocks[block]),
-            )
+            hidden_size = stream_size(self.calls, self.steps.blocks[block])
+            weight = _expert_weight(weight, source, self.model.get_submodule(path), hidden_size)
         else:
-            described = replace(plain, role=self._plain_role(source))
-        return replace(described, stack=self.stack(path, described.role))
+            weight = replace(weight, role=self._plain_role(source))
+        return replace(weight, stack=self.stack(path, weight.role))
 
-    def _is_of_experts(self, source: Source, shape: Shape) -> bool:
+    def _is_of_experts(self, source: TensorSource, shape: Shape) -> bool:
         path, _, leaf = source.parameter.rpartition(".")
         stacked = len(shape) + (source.expert is not None) == 3
-        return stacked and path in self.calls and (source.expert is not None or leaf in _EXPERT_ROLES)
+        return stacked and path in self.calls and (source.expert is not None or leaf in EXPERT_ROLES)
 
     def stack(self, path: str, role: Role) -> str:
         """Returns "encoder", "decoder", "shared" for what precedes both, "other" for what text never reaches."""
@@ -216,7 +176,7 @@ class _View:
     def _block(self, path: str) -> int | None:
         return next((self.index[prefix] for prefix in prefixes(path) if prefix in self.index), None)
 
-    def _plain_role(self, source: Source) -> Role:
+    def _plain_role(self, source: TensorSource) -> Role:
         path, _, leaf = source.parameter.rpartition(".")
         module = self.model.get_submodule(path)
         if isinstance(module, nn.Embedding) and (role := self._table_role(path, module)) is not None:
@@ -225,9 +185,7 @@ class _View:
             return "other"
         if is_norm(module):
             return "norm"
-        if leaf.endswith("bias"):
-            return "bias"
-        return "other"
+        return "bias" if leaf.endswith("bias") else "other"
 
     def _table_role(self, path: str, module: nn.Embedding) -> Role | None:
         first = self.model.get_input_embeddings()
@@ -239,18 +197,18 @@ class _View:
         if "type" in name:
             return "token_type"
         # some position tables receive the tokens but use only their number
-        by_tokens = any(call.sees in self.tokens for call in self.calls[path])
+        by_tokens = any(call.input_id in self.tokens for call in self.calls[path])
         return "embedding" if by_tokens and "position" not in name else "position"
 
 
-def _expert_weight(plain: Weight, source: Source, *, module: nn.Module, width: int) -> Weight:
+def _expert_weight(plain: Weight, source: TensorSource, module: nn.Module, hidden_size: int) -> Weight:
     leaf = source.parameter.rpartition(".")[2]
-    role = _EXPERT_ROLES.get(leaf)
+    role = EXPERT_ROLES.get(leaf)
     if role is None or source.n_parts not in (1, 2):
         raise InputError(f"{source.name!r} becomes {source.parameter!r}, which is not a known part of an expert")
     if source.n_parts == 2:
         role = ("mlp_gate", "mlp_up")[source.part]  # transformers stacks the gate first
-    transposed = _transposed(module, source.parameter, width=width) != source.turned
+    transposed = _transposed(module, source.parameter, hidden_size) != source.turned
     stored = plain.shape[-2:]
     unit = f"blocks.{plain.block}.experts" + ("" if source.expert is None else f".{source.expert}")
     return replace(
@@ -266,15 +224,15 @@ def _expert_weight(plain: Weight, source: Source, *, module: nn.Module, width: i
     )
 
 
-def _transposed(module: nn.Module, parameter: str, *, width: int) -> bool:
-    """Returns whether experts multiply by (in, out): as their module says, and by the width of the model's stream."""
-    shapes = {name: p.shape[-2:] for name, p in module.named_parameters(recurse=False) if name in _EXPERT_ROLES}
-    said = getattr(module, "is_transposed", None)
-    options = (False, True) if said is None else (bool(said),)
-    fitting = [t for t in options if all(shape[(n == "down_proj") == t] == width for n, shape in shapes.items())]
+def _transposed(module: nn.Module, parameter: str, hidden_size: int) -> bool:
+    """Returns whether experts multiply by (in, out): as their module says, and by the size of hidden states."""
+    shapes = {name: p.shape[-2:] for name, p in module.named_parameters(recurse=False) if name in EXPERT_ROLES}
+    stated = getattr(module, "is_transposed", None)
+    options = (False, True) if stated is None else (bool(stated),)
+    fitting = [t for t in options if all(shape[(n == "down_proj") == t] == hidden_size for n, shape in shapes.items())]
     if len(fitting) != 1:
         raise InputError(
-            f"{parameter!r} cannot be told as (out, in) or (in, out) from {dict(shapes)}; "
-            f"exactly one side must be the {width} of the model's stream"
+            f"{parameter!r} cannot be recognized as (out, in) or (in, out) from {dict(shapes)}; "
+            f"exactly one side must be the hidden size, {hidden_size}"
         )
     return fitting[0]

@@ -1,31 +1,212 @@
-"""The blocks of a model, and the role and input of each linear layer in them."""
+"""The blocks of a model, and the role and input of each linear layer in them, from the forward pass.
 
+Names only distinguish q, k and v.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Role, RowRange
 from fairbits.models.architecture.fused_rows import attention_layout, gate_layout
-from fairbits.models.architecture.meta_model import Call, Key
-from fairbits.models.architecture.records import Part, Role
-from fairbits.models.architecture.roles import Reading, Site, read_block, sites
+from fairbits.models.architecture.meta_model import Key, TracedCall
 
-_INPUT_OF: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # the others see the unit's own input
+_PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
+    ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
+    ("q", re.compile(r"^(w?q|query)(_proj|_lin)?$", re.IGNORECASE)),
+    ("k", re.compile(r"^(w?k|key)(_proj|_lin)?$", re.IGNORECASE)),
+    ("v", re.compile(r"^(w?v|value)(_proj|_lin)?$", re.IGNORECASE)),
+)
 
 
 @dataclass(frozen=True)
-class Map:
+class Site:
+    """A module that multiplies its input by one matrix."""
+
+    path: str
+    n_out: int
+    n_in: int
+    transposed: bool
+    input_id: Key
+    output_id: Key
+    times: int  # how often a forward pass uses it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The role of a site and its part of the block: attention, cross_attention, mlp, bottleneck; mixer for others."""
+
+    site: Site
+    role: Role
+    unit: str
+
+
+def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]:
+    """Returns the linear layers that text passes through, in the order of the forward pass.
+
+    A module with other sizes than its matrix is not one, such as one for several groups of features (DeepSeek V4).
+    """
+    listed = []
+    for path, path_calls in calls.items():
+        module = model.get_submodule(path)
+        weight = module._parameters.get("weight")
+        if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding) or is_norm(module):
+            continue
+        transposed = isinstance(module, Conv1D)
+        n_out, n_in = weight.shape[::-1] if transposed else weight.shape
+        call = path_calls[0]
+        channels = (
+            call.out_channels if isinstance(module, nn.Linear) else n_out
+        )  # routers give other things than a product
+        if call.input_id is not None and call.output_id is not None and (call.in_channels, channels) == (n_in, n_out):
+            listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(path_calls)))
+    return listed
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Returns whether a module normalizes its input; some have a gain of two dimensions, one row per head."""
+    return "norm" in type(module).__name__.lower()
+
+
+NARROW = 16
+"""A layer that has less than this part of the hidden size on one side controls others, and is not quantized. Ranks of
+latent attention are larger; step sizes of state spaces have just this size. A heuristic."""
+
+
+def read_block(
+    block: Sequence[Site], hidden_size: int, *, activated: frozenset[Key], n_experts: int | None
+) -> list[Reading]:
+    """Returns the role of every linear layer of a block, whose hidden states have `hidden_size` channels.
+
+    Projections q, k, v are followed by the attention's output; feed-forward units have layers that widen the same input
+    (the gate is the one whose output goes into an activation) and one that leads back. All others are projections: of
+    latent or linear attention, of state spaces, of convolutions.
+    """
+    for site in block:
+        if site.times > 1 and not _is_narrow(site, hidden_size):
+            raise InputError(
+                f"{site.path!r} is used {site.times} times in one forward pass; a matrix must be used once"
+            )
+    readings: list[Reading] = []
+    rest = list(block)
+    for find in (_attentions, partial(_routers, n_experts=n_experts), partial(_feed_forwards, activated=activated)):
+        read = find(rest)
+        readings += read
+        paths = {reading.site.path for reading in read}
+        rest = [site for site in rest if site.path not in paths]
+    return readings + [
+        Reading(site, "control" if _is_narrow(site, hidden_size) else "projection", "mixer") for site in rest
+    ]
+
+
+def _routers(rest: Sequence[Site], *, n_experts: int | None) -> list[Reading]:
+    return [Reading(site, "router", "mlp") for site in rest if n_experts is not None and site.n_out in (1, n_experts)]
+
+
+def _is_narrow(site: Site, hidden_size: int) -> bool:
+    return NARROW * min(site.n_in, site.n_out) <= hidden_size
+
+
+def _projection(path: str) -> Role | None:
+    name = path.rpartition(".")[2]
+    return next((role for role, pattern in _PROJECTIONS if pattern.match(name)), None)
+
+
+def _attentions(block: Sequence[Site]) -> list[Reading]:
+    """Returns the readings of all attentions of a known kind: q, k and v, perhaps a gate of the same input, and out."""
+    readings: list[Reading] = []
+    heads: list[tuple[Site, Role]] = []
+    for site in block:
+        role = _projection(site.path)
+        if role is not None:
+            heads.append((site, role))
+        elif heads and site.input_id not in {head.input_id for head, _ in heads}:
+            readings += _attention(heads, site)
+            heads = []
+    return readings
+
+
+def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
+    """Returns the readings of an attention, none if its kind is unknown."""
+    by_role = {role: site for site, role in heads}
+    first = by_role.get("q") or by_role.get("qkv")
+    usual = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
+    if not usual or first is None or not _returns(first, out):
+        return []
+    unit = "cross_attention" if len({site.input_id for site, _ in heads}) > 1 else "attention"
+    return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
+
+
+def _returns(first: Site, out: Site) -> bool:
+    """Returns whether the sizes fit an attention: from and back to the stream, through q of all heads."""
+    through = out.n_in < first.n_out if _projection(first.path) == "qkv" else out.n_in == first.n_out
+    return through and out.n_out == first.n_in
+
+
+def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
+    """Returns the readings of all feed-forward units: one or two layers of an input, and the next, which leads back."""
+    readings: list[Reading] = []
+    wide: list[Site] = []
+    for group in _by_input(rest):
+        closed = _closed(wide, group, activated=activated) if wide else []
+        readings += closed
+        wide = group if not closed and len(group) <= 2 and len({site.n_out for site in group}) == 1 else []
+    return readings
+
+
+def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
+    """Returns the readings of a feed-forward layer with these layers, none if they are not one."""
+    first = wide[0]
+    if len(down) != 1 or down[0].n_out != first.n_in:
+        return []
+    closing = [Reading(down[0], "mlp_down", "mlp")]
+    if len(wide) == 2 and down[0].n_in == first.n_out:
+        gated = _gated(wide, activated=activated)
+        return [*(Reading(site, role, "mlp") for site, role in gated), *closing] if gated else []
+    if len(wide) == 1 and down[0].n_in == first.n_out:
+        if first.n_out < first.n_in:  # a bottleneck next to the feed-forward layer, such as an adapter
+            return [Reading(site, "projection", "bottleneck") for site in (first, *down)]
+        return [Reading(first, "mlp_up", "mlp"), *closing]
+    if len(wide) == 1 and 2 * down[0].n_in == first.n_out:
+        return [Reading(first, "mlp_gate_up", "mlp"), *closing]
+    return []
+
+
+def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
+    """Returns gate and up, nothing if they cannot be told apart."""
+    gates = [site for site in pair if site.output_id in activated]
+    if len(gates) != 1:  # the activation is a plain function, which no hook sees
+        gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
+    return [(site, "mlp_gate" if site is gates[0] else "mlp_up") for site in pair] if len(gates) == 1 else []
+
+
+def _by_input(rest: Iterable[Site]) -> list[list[Site]]:
+    groups: dict[Key, list[Site]] = {}
+    for site in rest:
+        groups.setdefault(site.input_id, []).append(site)
+    return list(groups.values())
+
+
+_INPUTS: Mapping[Role, str] = {"attention_out": "_out", "mlp_down": "_down"}  # all others share the unit's input
+
+
+@dataclass(frozen=True)
+class LinearLayer:
     """A linear layer of the module tree, with its role and input."""
 
     site: Site
     role: Role
     sees: str
     fused: str | None
-    layout: tuple[Part, ...]
+    layout: tuple[RowRange, ...]
 
 
 @dataclass(frozen=True)
@@ -33,47 +214,43 @@ class Walk:
     """The result of a traced forward pass: the blocks in order, and every linear layer by the path of its module."""
 
     blocks: tuple[str, ...]
-    maps: Mapping[str, Map]
+    layers: Mapping[str, LinearLayer]
 
 
-def walk(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> Walk:
+def walk(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> Walk:
     """Returns the blocks and linear layers of a traced model."""
     listed = sites(model, calls)
     blocks = _blocks(model, calls, listed)
     activated = frozenset(_activated(model, calls))
     names: dict[Key, str] = {}
-    maps: dict[str, Map] = {}
-    layouts: dict[tuple[type[nn.Module], int], tuple[Part, ...]] = {}
+    layers: dict[str, LinearLayer] = {}
+    layouts: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]] = {}
     for index, path in enumerate(blocks):
         inside = [site for site in listed if site.path.startswith(f"{path}.")]
-        readings = read_block(
-            inside,
-            width=stream_width(calls, path),
-            activated=activated,
-            n_experts=_n_experts(model.get_submodule(path)),
-        )
+        n_experts = _n_experts(model.get_submodule(path))
+        readings = read_block(inside, stream_size(calls, path), activated=activated, n_experts=n_experts)
         fused = _fused(readings, f"blocks.{index}")
         for reading in readings:
             site = reading.site
             within = f"blocks.{index}{site.path.removeprefix(path)}"
-            sees = _named(names, site.sees, wish=_input_name(reading, f"blocks.{index}"), otherwise=within)
-            layout = _layout(model, reading, readings=readings, calls=calls, known=layouts)
-            maps[site.path] = Map(site, reading.role, sees, fused.get(site.path), layout)
+            sees = _named(names, site.input_id, wish=_input_name(reading, f"blocks.{index}"), otherwise=within)
+            layout = _layout(model, reading, readings=readings, calls=calls, layouts=layouts)
+            layers[site.path] = LinearLayer(site, reading.role, sees, fused.get(site.path), layout)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     for site in listed:
-        if site.path not in maps:
+        if site.path not in layers:
             is_head = model.get_submodule(site.path) is head
-            sees = _named(names, site.sees, wish="head" if is_head else site.path, otherwise=site.path)
-            maps[site.path] = Map(site, "head" if is_head else "projection", sees, None, ())
-    return Walk(blocks, maps)
+            sees = _named(names, site.input_id, wish="head" if is_head else site.path, otherwise=site.path)
+            layers[site.path] = LinearLayer(site, "head" if is_head else "projection", sees, None, ())
+    return Walk(blocks, layers)
 
 
-def stream_width(calls: Mapping[str, list[Call]], block: str) -> int:
-    """Returns the features of a block's hidden states."""
-    width = calls[block][0].width
-    if width is None:
+def stream_size(calls: Mapping[str, list[TracedCall]], block: str) -> int:
+    """Returns the channels of a block's hidden states."""
+    channels = calls[block][0].in_channels
+    if channels is None:
         raise InputError(f"{block} is called without hidden states")
-    return width
+    return channels
 
 
 def prefixes(path: str) -> list[str]:
@@ -85,7 +262,7 @@ def prefixes(path: str) -> list[str]:
     return list(accumulate(path.split("."), "{}.{}".format))
 
 
-def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Sequence[Site]) -> tuple[str, ...]:
+def _blocks(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]], listed: Sequence[Site]) -> tuple[str, ...]:
     """Returns the members of the outermost lists of modules that hold several linear layers each."""
     owners = Counter(prefix for site in listed for prefix in prefixes(site.path))
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
@@ -97,17 +274,14 @@ def _blocks(model: PreTrainedModel, calls: Mapping[str, list[Call]], listed: Seq
     return tuple(sorted(members, key=order.__getitem__))
 
 
-def _activated(model: PreTrainedModel, calls: Mapping[str, list[Call]]) -> list[Key]:
+def _activated(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) -> list[Key]:
     """Returns the inputs of modules without parameters, such as activation functions."""
-    passive = (nn.Dropout, nn.Identity)
     leaves = [
         path
         for path, module in model.named_modules()
-        if not isinstance(module, passive)
-        and next(module.parameters(), None) is None
-        and next(module.children(), None) is None
+        if not isinstance(module, nn.Dropout | nn.Identity) and not [*module.parameters(), *module.children()]
     ]
-    return [call.sees for path in leaves for call in calls.get(path, []) if call.sees is not None]
+    return [call.input_id for path in leaves for call in calls.get(path, []) if call.input_id is not None]
 
 
 def _n_experts(block: nn.Module) -> int | None:
@@ -132,19 +306,19 @@ def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str
 def _input_name(reading: Reading, block: str) -> str:
     if reading.unit == "cross_attention" and reading.role in ("k", "v"):
         return "encoder_output"
-    return f"{block}.{reading.unit}{_INPUT_OF.get(reading.role, '')}"
+    return f"{block}.{reading.unit}{_INPUTS.get(reading.role, '')}"
 
 
 def _fused(readings: Sequence[Reading], block: str) -> dict[str, str]:
-    """Returns the group of every map that vLLM merges with others: q, k, v of one input; gate and up.
+    """Returns the group of every layer that vLLM merges with others: q, k, v of one input; gate and up.
 
-    Of other maps it merges some that have one input, such as the first ones of latent attention, in ways that differ
+    Of other layers it merges some that have one input, such as the first ones of latent attention, in ways that differ
     between families; so all of them share a scheme.
     """
     groups: dict[tuple[str, Key], list[Reading]] = {}
     for reading in readings:
         if reading.role in ("q", "k", "v", "mlp_gate", "mlp_up", "projection"):
-            groups.setdefault((reading.unit, reading.site.sees), []).append(reading)
+            groups.setdefault((reading.unit, reading.site.input_id), []).append(reading)
     return {
         reading.site.path: f"{block}.{unit}.{_merged({r.role for r in group})}"
         for (unit, _), group in groups.items()
@@ -164,9 +338,9 @@ def _layout(
     reading: Reading,
     *,
     readings: Sequence[Reading],
-    calls: Mapping[str, list[Call]],
-    known: dict[tuple[type[nn.Module], int], tuple[Part, ...]],
-) -> tuple[Part, ...]:
+    calls: Mapping[str, list[TracedCall]],
+    layouts: dict[tuple[type[nn.Module], int], tuple[RowRange, ...]],
+) -> tuple[RowRange, ...]:
     if reading.role not in ("qkv", "mlp_gate_up"):
         return ()
     find, last = (attention_layout, "attention_out") if reading.role == "qkv" else (gate_layout, "mlp_down")
@@ -177,9 +351,9 @@ def _layout(
     module = model.get_submodule(parent)
     fused, out = (path.removeprefix(f"{parent}.") for path in (reading.site.path, outs[0]))
     kind = (type(module), reading.site.n_out)
-    if kind not in known:
+    if kind not in layouts:
         try:
-            known[kind] = find(module, calls[parent][0], fused=fused, out=out, rows=reading.site.n_out)
+            layouts[kind] = find(module, calls[parent][0], fused=fused, out=out, rows=reading.site.n_out)
         except Exception:  # the module's own code, run on made-up arguments: if it fails the layout stays unknown
-            known[kind] = ()
-    return known[kind]
+            layouts[kind] = ()
+    return layouts[kind]

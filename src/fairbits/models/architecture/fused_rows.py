@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from fairbits.models.architecture.meta_model import TOKENS, Call
-from fairbits.models.architecture.records import Part, Role
+from fairbits.models.architecture.architecture import Role, RowRange
+from fairbits.models.architecture.meta_model import TOKENS, TracedCall
 
 
 class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an error
@@ -25,7 +25,9 @@ class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an err
         self.value = value
 
 
-def attention_layout(attention: nn.Module, call: Call, *, fused: str, out: str, rows: int) -> tuple[Part, ...]:
+def attention_layout(
+    attention: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int
+) -> tuple[RowRange, ...]:
     """Returns the rows of q, k and v in the output of `fused`, empty if they cannot be determined."""
     run = _runner(attention, call, fused=fused, out=out)
     generator = torch.Generator().manual_seed(0)
@@ -42,7 +44,7 @@ def attention_layout(attention: nn.Module, call: Call, *, fused: str, out: str, 
     return _parts(roles) if roles.count("k") == roles.count("v") > 0 and "q" in roles else ()
 
 
-def gate_layout(mlp: nn.Module, call: Call, *, fused: str, out: str, rows: int) -> tuple[Part, ...]:
+def gate_layout(mlp: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int) -> tuple[RowRange, ...]:
     """Returns the rows of gate and up in the output of `fused`: at 1 the slope in up is the value itself."""
     run = _runner(mlp, call, fused=fused, out=out)
     ones = torch.ones(1, TOKENS, rows, requires_grad=True)
@@ -52,7 +54,7 @@ def gate_layout(mlp: nn.Module, call: Call, *, fused: str, out: str, rows: int) 
     return _parts(["mlp_up" if up else "mlp_gate" for up in is_up.tolist()]) if 2 * int(is_up.sum()) == rows else ()
 
 
-def _runner(module: nn.Module, call: Call, *, fused: str, out: str) -> Callable[[Tensor], Tensor]:
+def _runner(module: nn.Module, call: TracedCall, *, fused: str, out: str) -> Callable[[Tensor], Tensor]:
     generator = torch.Generator().manual_seed(1)
 
     def made(tensor: Tensor) -> Tensor:
@@ -85,10 +87,10 @@ def _runner(module: nn.Module, call: Call, *, fused: str, out: str) -> Callable[
     return run
 
 
-def _parts(roles: Sequence[Role]) -> tuple[Part, ...]:
+def _parts(roles: Sequence[Role]) -> tuple[RowRange, ...]:
     parts, start = [], 0
     for role, run in groupby(roles):
         stop = start + len(list(run))
-        parts.append(Part(role, start, stop))
+        parts.append(RowRange(role, start, stop))
         start = stop
     return tuple(parts)

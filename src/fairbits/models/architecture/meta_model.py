@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.models.auto import modeling_auto
 
 from fairbits.core.errors import InputError
+from fairbits.core.tensors import first_tensor
 
 Model = PreTrainedModel
 SPARE_VALUES = 2**28
@@ -20,8 +24,6 @@ SPARE_VALUES = 2**28
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
     """Returns the class named in config.architectures; without a name the language model class of the family."""
-    import transformers
-
     names = getattr(config, "architectures", None) or _family_classes(config)
     remote = getattr(config, "auto_map", None) or {}
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(remote, dict):
@@ -34,9 +36,9 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
             f"the configuration ({type(config).__name__}, model_type {config.model_type!r}) names no architecture; "
             "config.json must hold `architectures` or the model_type of a language model in transformers"
         )
-    known = getattr(transformers, names[0], None)
-    if isinstance(known, type) and issubclass(known, PreTrainedModel):
-        return known
+    listed = getattr(transformers, names[0], None)
+    if isinstance(listed, type) and issubclass(listed, PreTrainedModel):
+        return listed
     reference = next((ref for ref in remote.values() if str(ref).endswith(f".{names[0]}")), None)
     if reference is None:
         raise InputError(
@@ -48,14 +50,13 @@ def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) ->
             f"the class {names[0]!r} is code that comes with the checkpoint; "
             "it runs only with trust_remote_code, after you have read it"
         )
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
     loaded: type[Model] = get_class_from_dynamic_module(reference, config._name_or_path)
     return loaded
 
 
-def meta_model(config: PretrainedConfig, cls: type[Model]) -> Model:
-    """Returns a model of the class without storage, in eval mode, computing in float32."""
+def meta_model(config: PretrainedConfig, cls: type[Model] | None = None, *, trust_remote_code: bool = False) -> Model:
+    """Returns a model without storage, in eval mode, computing in float32; by default of `model_class`."""
+    cls = cls or model_class(config, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if cls._can_set_experts_implementation():
         options["experts_implementation"] = "batched_mm"  # the one without loops over values
@@ -78,16 +79,13 @@ def check_values(model: Model, stored: int) -> None:
     Parameters that the files lack would be initialised at random, and tables of positions are computed: both have the
     sizes that the configuration states.
     """
-    values = sum(each.numel() for each in {id(each): each for each in _state(model)}.values())
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    values = sum(tensor.numel() for tensor in tensors.values())
     if values > 2 * stored + SPARE_VALUES:
         raise InputError(
             f"{type(model).__name__} has {values:,} values by its configuration, and the files have at most "
             f"{stored:,}; they must agree: correct the sizes in config.json, or fetch the files again"
         )
-
-
-def _state(model: Model) -> Iterable[Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def initializes(model: Model) -> bool:
@@ -106,22 +104,19 @@ def initializes(model: Model) -> bool:
 
 def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
     """Returns a one-line description of a model that cannot be mapped."""
-    kinds = Counter(type(m).__name__ for m in model.modules() if not any(True for _ in m.children()))
-    lists = [
-        f"{path} ({len(m)} x {type(m[0]).__name__})"
-        for path, m in model.named_modules()
-        if isinstance(m, nn.ModuleList) and len(m)
-    ]
-    first = list(names)[:5]
+    kinds = Counter(type(module).__name__ for module in model.modules() if not [*module.children()])
+    modules = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
+    listed = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    lists = [(path, module) for path, module in listed if len(module)]
+    repeated = ", ".join(f"{path} ({len(members)} x {type(members[0]).__name__})" for path, members in lists[:6])
+    first = ", ".join(list(names)[:5])
     return (
-        f"found: class {type(model).__name__}; modules {', '.join(f'{n} {kind}' for kind, n in kinds.most_common(8))}; "
-        f"repeated lists {', '.join(lists[:6]) or 'none'}; first tensors {', '.join(first) or 'none'}"
+        f"found: class {type(model).__name__}; modules {modules}; repeated lists {repeated or 'none'}; "
+        f"first tensors {first or 'none'}"
     )
 
 
 def _family_classes(config: PretrainedConfig) -> list[str]:
-    from transformers.models.auto import modeling_auto
-
     tables = (
         modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -138,40 +133,40 @@ Key = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call of a module: the identity of what went in and came out, and the arguments themselves."""
 
     path: str
-    sees: Key | None
-    gives: Key | None
-    width: int | None  # features of the input
+    input_id: Key | None
+    output_id: Key | None
+    in_channels: int | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     several: bool = False  # something else than one tensor came out
-    out_width: int | None = None  # features of the output
+    out_channels: int | None = None
 
 
-def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
+def trace(model: PreTrainedModel) -> dict[str, list[TracedCall]]:
     """Returns the calls of every module that text reaches, by path, in the order of their first call."""
-    calls: dict[str, list[Call]] = {}
+    calls: dict[str, list[TracedCall]] = {}
     alive: list[Any] = []  # a storage's address names it only as long as the storage lives
 
     def enter(path: str) -> Any:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen = _first_tensor((*args, *kwargs.values()))
-            alive.append(seen)
-            width = seen.shape[-1] if seen is not None and seen.ndim else None
-            calls.setdefault(path, []).append(Call(path, identity(seen), None, width, args, dict(kwargs)))
+            x = first_tensor((*args, *kwargs.values()))
+            alive.append(x)
+            calls.setdefault(path, []).append(TracedCall(path, identity(x), None, _channels(x), args, dict(kwargs)))
 
         return hook
 
     def leave(path: str) -> Any:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-            given = _first_tensor((output,))
-            alive.append(given)
-            width = given.shape[-1] if given is not None and given.ndim else None
+            x = first_tensor((output,))
+            alive.append(x)
             several = not isinstance(output, Tensor)
-            calls[path][-1] = replace(calls[path][-1], gives=identity(given), several=several, out_width=width)
+            calls[path][-1] = replace(
+                calls[path][-1], output_id=identity(x), several=several, out_channels=_channels(x)
+            )
 
         return hook
 
@@ -183,13 +178,17 @@ def trace(model: PreTrainedModel) -> dict[str, list[Call]]:
         with torch.no_grad(), _ValuesAreTrue():  # type: ignore[no-untyped-call]
             model(**_inputs(model), use_cache=False)
     except Exception as error:  # a model's own code, which may need images or sound instead
-        other = model.main_input_name
-        why = f"{type(error).__name__}: {error}" if other == TEXT else f"its input is {other}, and not text"
+        reads = model.main_input_name
+        why = f"{type(error).__name__}: {error}" if reads == TEXT else f"its input is {reads}, and not text"
         raise InputError(f"no token ids pass through it ({why})") from error
     finally:
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _channels(x: Tensor | None) -> int | None:
+    return x.shape[-1] if x is not None and x.ndim else None
 
 
 def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -204,7 +203,7 @@ def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     return inputs | ({"decoder_input_ids": ids.clone()} if config.is_encoder_decoder else {})
 
 
-def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> None:
+def check_stream(model: Model, calls: Mapping[str, list[TracedCall]], first: str) -> None:
     """Raises unless an embedding makes one tensor of tokens, and block `first` sees (texts, tokens, channels)."""
     if getattr(model.config.get_text_config(), "hidden_size", None) is None:
         raise InputError(f"its configuration ({type(model.config).__name__}) has no hidden_size")
@@ -213,8 +212,8 @@ def check_stream(model: Model, calls: Mapping[str, list[Call]], first: str) -> N
         if module is embedding and any(call.several for call in calls.get(path, ())):
             raise InputError(f"{path}, its embedding, gives several tensors at once")
     call = calls[first][0]
-    seen = _first_tensor((*call.args, *call.kwargs.values()))
-    if seen is not None and seen.ndim == 3 and seen.shape[:2] == (TOKENS, 1):
+    x = first_tensor((*call.args, *call.kwargs.values()))
+    if x is not None and x.ndim == 3 and x.shape[:2] == (TOKENS, 1):
         raise InputError("its blocks see the tokens of all texts one after the other, not one text after the other")
 
 
@@ -237,12 +236,3 @@ class _ValuesAreTrue(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.nonzero.default:
             return torch.empty((0, args[0].ndim), dtype=torch.long, device=args[0].device)
         return func(*args, **(kwargs or {}))
-
-
-def _first_tensor(values: tuple[Any, ...]) -> Tensor | None:
-    for value in values:
-        if isinstance(value, Tensor):
-            return value
-        if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
-            return value[0]
-    return None

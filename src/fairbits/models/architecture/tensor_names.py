@@ -1,14 +1,12 @@
 """Which parameter each tensor of a checkpoint becomes, as transformers maps it, and which tensors are unused.
 
-Experts that a file stacks in one tensor, told apart: under the names by which loaders read quantized experts.
-
+Experts that a file stacks in one tensor are told apart, under the names by which loaders read quantized experts:
 compressed-tensors holds one layer at a time. transformers reads experts one by one where it has a rule that joins
 tensors such as `experts.0.down_proj.weight` into `experts.down_proj`. Many classes have it, whether or not their files
 use it. Llama 4 has none, but with packed weights its module of experts is replaced by a list of plain ones.
 
-Tensors that transformers joins when it loads a model, such as convolutions of q, k and v.
-
-In a file with packed weights it joins packed tensors only, so that what is kept must be there as it is in the model.
+Other tensors are joined too, such as convolutions of q, k and v. In a file with packed weights transformers joins only
+packed tensors, so that what is kept must be there as it is in the model.
 """
 
 import copy
@@ -17,11 +15,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     Concatenate,
@@ -30,28 +28,81 @@ from transformers.core_model_loading import (
     Transpose,
     WeightConverter,
     WeightRenaming,
-    WeightTransform,
     apply_renamings,
     rename_source_key,
 )
 from transformers.quantizers import base as quantizers
 
 from fairbits.core.errors import InputError
-
-if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Architecture
-    from fairbits.models.io.safetensors_files import StoredTensor
-
+from fairbits.models.architecture.architecture import Architecture, Role
+from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
-METHOD = "compressed-tensors"
+EXPERT_ROLES: Mapping[str, Role] = {
+    "gate_up_proj": "mlp_gate_up",
+    "gate_proj": "mlp_gate",
+    "up_proj": "mlp_up",
+    "down_proj": "mlp_down",
+}
+"""The names that transformers' own kernels expect of the parameters of a module of experts, and their roles."""
+LEAF = ".weight"
+"""How names end that transformers looks for in another form, where weights are packed."""
+
+
+class Conversions:
+    """How transformers makes the parameters of a model from the tensors of files, packed experts of Llama 4 included.
+
+    `entries` are the parameters and persistent buffers of the model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._prefix = model.base_model_prefix
+        self.entries: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+        transforms = list(get_model_conversion_mapping(model))
+        if any(is_replaced(module) for module in model.modules()):
+            names = [f"experts.*.{name}_proj.weight" for name in ("gate", "up", "down")]
+            turn = Transpose(1, 2)
+            transforms += [
+                WeightConverter(names[:2], "experts.gate_up_proj", [MergeModulelist(0), Concatenate(1), turn]),
+                WeightConverter(names[2:], "experts.down_proj", [MergeModulelist(0), turn]),
+            ]
+        self._renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+        self.converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
+        self.by_pattern = {pattern: converter for converter in self.converters for pattern in converter.source_patterns}
+
+    def target(self, name: str) -> tuple[str, str | None]:
+        """Returns the parameter that a tensor becomes, and the pattern of its name if it is converted on the way."""
+        target, pattern = rename_source_key(name, self._renamings, self.converters, self._prefix, self.entries)
+        if target not in self.entries:  # a name that is right as it is may look like one to convert
+            plain, _ = rename_source_key(name, [], [], self._prefix, self.entries)
+            if plain in self.entries:
+                return plain, None
+        return target, pattern
+
+    def convert(self, parameter: str, patterns: Mapping[str, str], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """Returns what transformers makes of the tensors that `read` gives by name: the parameter, or parts of it."""
+        converter = copy.deepcopy(self.by_pattern[next(iter(patterns.values()))])
+        for name, pattern in patterns.items():
+            converter.add_tensor(parameter, name, pattern, read(name))  # type: ignore[arg-type]
+        results = converter.convert(parameter)
+        return {name: value[0] if isinstance(value, list) else value for name, value in results.items()}
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Returns whether transformers replaces this module of experts by a list of them, if weights are packed.
+
+    It is the one of Llama 4. It gets the inputs of all experts one after the other, each scaled by its router weight,
+    and multiplies by (in, out).
+    """
+    patches: dict[str, Any] = quantizers.MODULES_TO_PATCH_FOR_QUANTIZATION.get(type(module).__name__, {})
+    return "compressed-tensors" in [method.value for method in patches.get("quantization_methods", ())]
 
 
 @dataclass(frozen=True)
 class ExpertSlice:
-    """Where the matrix (out, in) of an expert lies in the tensor of all experts.
+    """Where the matrix (out, in) of an expert is in the tensor of all experts.
 
-    That is (experts, out, in), or (experts, in, out) if it is `turned`. Several maps of an expert may lie side by side.
+    That is (experts, out, in), or (experts, in, out) if it is `turned`. It may hold several layers of each expert.
     """
 
     stacked: str
@@ -60,8 +111,8 @@ class ExpertSlice:
     start: int  # among the rows, or the columns if turned
     turned: bool
 
-    def place(self, info: "StoredTensor") -> "StoredTensor":
-        """Returns where in its file the expert lies, given the tensor of all."""
+    def place(self, info: StoredTensor) -> StoredTensor:
+        """Returns where the expert is in the file, given the tensor of all."""
         nbytes = info.nbytes // info.shape[0]
         return replace(info, shape=info.shape[1:], nbytes=nbytes, start=info.start + self.expert * nbytes)
 
@@ -70,89 +121,63 @@ class ExpertSlice:
         return (expert.T if self.turned else expert)[self.start : self.start + self.shape[0]]
 
 
-def expert_slices(
-    config: PretrainedConfig, stacks: Mapping[str, Shape], *, trust_remote_code: bool = False
-) -> dict[str, ExpertSlice]:
+def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Returns the tensors that may hold the matrices of all experts of a block."""
+    stacks = {name: shape for name, shape in shapes.items() if len(shape) == 3}
+    return {name: shape for name, shape in stacks.items() if name.rpartition(".")[2] in EXPERT_ROLES}
+
+
+def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
     """Returns the experts that these tensors stack, by the names under which a quantized file can hold them.
 
     Those for which transformers knows no such names are left out.
     """
-    from fairbits.models.architecture.meta_model import meta_model, model_class
-
-    model = meta_model(config, model_class(config, trust_remote_code=trust_remote_code))
-    return slices_of(model, stacks)
-
-
-def slices_of(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
-    """Returns the experts of these tensors of a model, by name."""
-
-    transforms, entries = conversions(model), dict(model.state_dict(keep_vars=True))
-    merges = [each for each in transforms if isinstance(each, WeightConverter) and _merges_experts(each)]
-    saved, found = _saved_names(model), dict[str, ExpertSlice]()
+    conversions, saved_name = Conversions(model), _saved_names(model)
+    merges = [converter for converter in conversions.converters if _merges_experts(converter)]
+    slices: dict[str, ExpertSlice] = {}
     for name, shape in stacks.items():
-        target, pattern = target_of(name, transforms, model=model, entries=entries)
-        if pattern is not None or target not in entries or tuple(entries[target].shape) != tuple(shape):
+        target, pattern = conversions.target(name)
+        entry = conversions.entries.get(target)
+        if pattern is not None or entry is None or tuple(entry.shape) != tuple(shape):
             continue
         for merge in merges:
-            own = [each.partition("*")[2] for each in merge.source_patterns]
-            apart = {saved(each): place for each, place in _slices(name, shape, own, turned=_turns(merge))}
-            read = [target_of(each, transforms, model=model, entries=entries) for each in list(apart)[: len(own)]]
-            if read == [(target, each) for each in merge.source_patterns]:
-                found |= apart
-    return found
+            ends = [source.partition("*")[2] for source in merge.source_patterns]
+            experts = {saved_name(expert): place for expert, place in _slices(name, shape, ends, turned=_turns(merge))}
+            targets = [conversions.target(expert) for expert in list(experts)[: len(ends)]]
+            if targets == [(target, source) for source in merge.source_patterns]:
+                slices |= experts
+    return slices
 
 
-def _slices(stacked: str, shape: Shape, own: list[str], *, turned: bool) -> Iterator[tuple[str, ExpertSlice]]:
-    """Yields the experts of a tensor under their names in the model; `own` is how those of each map end."""
+def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Iterator[tuple[str, ExpertSlice]]:
+    """Yields the experts of a tensor under their names in the model, which end as `ends` says for each layer."""
     experts, out, columns = (shape[0], shape[2], shape[1]) if turned else shape
-    rows, module = out // len(own), stacked.rpartition(".")[0]
+    rows, module = out // len(ends), stacked.rpartition(".")[0]
     for expert in range(experts):
-        for part, end in enumerate(own):
+        for part, end in enumerate(ends):
             yield f"{module}.{expert}{end}", ExpertSlice(stacked, expert, (rows, columns), part * rows, turned)
 
 
 def _saved_names(model: PreTrainedModel) -> Callable[[str], str]:
     """Returns the function from a name in the model to the name by which transformers saves it."""
-    known = get_model_conversion_mapping(model, add_legacy=False)
-    plain = [each for each in known if isinstance(each, WeightRenaming) and not isinstance(each, PrefixChange)]
-    reverse: list[Any] = [each.reverse_transform() for each in reversed(plain)]
+    transforms = get_model_conversion_mapping(model, add_legacy=False)
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    plain = [renaming for renaming in renamings if not isinstance(renaming, PrefixChange)]
+    reverse: list[Any] = [renaming.reverse_transform() for renaming in reversed(plain)]
     return lambda name: apply_renamings(name, reverse)
 
 
-def conversions(model: PreTrainedModel) -> list[WeightTransform]:
-    """Returns how transformers makes parameters from the tensors of files, packed experts of Llama 4 included."""
-    transforms = list(get_model_conversion_mapping(model))
-    if any(is_replaced(module) for module in model.modules()):
-        own = [f"experts.*.{name}_proj.weight" for name in ("gate", "up", "down")]
-        turn = Transpose(1, 2)
-        transforms += [
-            WeightConverter(own[:2], "experts.gate_up_proj", [MergeModulelist(0), Concatenate(1), turn]),
-            WeightConverter(own[2:], "experts.down_proj", [MergeModulelist(0), turn]),
-        ]
-    return transforms
-
-
-def is_replaced(module: nn.Module) -> bool:
-    """Returns whether transformers replaces this module of experts by a list of them, if weights are packed.
-
-    It is that of Llama 4. It gets the inputs of all experts one after the other, each scaled by what the router gives
-    it, and multiplies by (in, out).
-    """
-    known: dict[str, Any] = quantizers.MODULES_TO_PATCH_FOR_QUANTIZATION.get(type(module).__name__, {})
-    return METHOD in [each.value for each in known.get("quantization_methods", ())]
-
-
 def _merges_experts(converter: WeightConverter) -> bool:
-    plain = all(isinstance(each, MergeModulelist | Concatenate | Transpose) for each in converter.operations)
+    plain = all(isinstance(step, MergeModulelist | Concatenate | Transpose) for step in converter.operations)
     return plain and all("*" in pattern for pattern in converter.source_patterns)
 
 
 def _turns(converter: WeightConverter) -> bool:
-    return sum(isinstance(each, Transpose) for each in converter.operations) % 2 == 1
+    return sum(isinstance(operation, Transpose) for operation in converter.operations) % 2 == 1
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorSource:
     """A tensor of the checkpoint: the parameter or buffer that it becomes or becomes a part of."""
 
     name: str
@@ -161,126 +186,95 @@ class Source:
     part: int = 0  # its place among the kinds of tensors that the parameter joins, e.g. 0 gate, 1 up
     n_parts: int = 1
     turned: bool = False  # transposed on the way
+    pattern: str | None = None  # of its name, if it is converted on the way
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """All tensors of a checkpoint, those that are ignored, and the parameters that are tied to others."""
 
-    sources: Mapping[str, Source]
+    sources: Mapping[str, TensorSource]
     ignored: Mapping[str, str]  # tensor -> why the model does not need it
-    tied: Mapping[str, str]  # parameter without a tensor of its own -> tensor of the checkpoint
+    tied: Mapping[str, str]  # parameter that the file leaves out -> tensor of the checkpoint
     tied_to: Mapping[str, str]  # tensor -> another tensor of the file that the configuration ties it to
 
 
-def resolve(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> Names:
+def resolve_names(model: PreTrainedModel, shapes: Mapping[str, Shape]) -> TensorNames:
     """Returns where every tensor goes; raises if one is missing, out of place or of another shape."""
-    transforms = conversions(model)
-    by_pattern = {pattern: c for c in transforms if isinstance(c, WeightConverter) for pattern in c.source_patterns}
-    entries: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))  # parameters and persistent buffers
-
-    sources: dict[str, Source] = {}
+    conversions = Conversions(model)
+    sources: dict[str, TensorSource] = {}
     unused: dict[str, str] = {}
     taken: dict[str, str] = {}
-    joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    joined: dict[str, dict[str, str]] = defaultdict(dict)
     for name, shape in shapes.items():
-        target, pattern = target_of(name, transforms, model=model, entries=entries)
-        if target not in entries:
+        target, pattern = conversions.target(name)
+        if target not in conversions.entries:
             unused[name] = target
         elif pattern is None:
-            _check_shape(name, shape, wanted=tuple(entries[target].shape), model=model)
+            wanted = tuple(conversions.entries[target].shape)
+            if tuple(shape) != wanted:
+                raise InputError(
+                    f"the tensor {name!r} has shape {tuple(shape)}, but {type(model).__name__} with this configuration "
+                    f"needs {wanted}; config.json and weights must belong together"
+                )
             if target in taken:
                 raise InputError(f"{taken[target]!r} and {name!r} are both {target!r}; the file must hold only one")
             taken[target] = name
-            sources[name] = Source(name, target)
+            sources[name] = TensorSource(name, target)
         else:
-            joined[target].append((name, pattern))
-    for target, members in joined.items():
-        converter = by_pattern[members[0][1]]
-        _check_conversion(converter, members, shapes=shapes, target=target, wanted=tuple(entries[target].shape))
-        sources |= {s.name: s for s in _joined_sources(converter, members, target=target)}
-    ignored = left_aside(model, unused, shapes)
+            joined[target][name] = pattern
+    for target, patterns in joined.items():
+        _check_conversion(conversions, target, patterns, shapes)
+        converter = conversions.by_pattern[next(iter(patterns.values()))]
+        kinds = list(converter.source_patterns)
+        for name, pattern in patterns.items():
+            place = (_expert(name, pattern), kinds.index(pattern), len(kinds), _turns(converter), pattern)
+            sources[name] = TensorSource(name, target, *place)
+    ignored = explain_unused(model, unused, shapes)
     tied, tied_to = _tied(model, sources)
-    return Names({name: sources[name] for name in shapes if name in sources}, ignored, tied, tied_to)
-
-
-def target_of(
-    name: str, transforms: Iterable[WeightTransform], *, model: PreTrainedModel, entries: dict[str, torch.Tensor]
-) -> tuple[str, str | None]:
-    """Returns the parameter that a tensor becomes, and the pattern of its name if it is converted on the way."""
-    listed = list(transforms)
-    renamings = [each for each in listed if isinstance(each, WeightRenaming)]
-    converters = [each for each in listed if isinstance(each, WeightConverter)]
-    target, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, entries)
-    if target not in entries:  # a name that is right as it is may look like one to convert
-        plain, _ = rename_source_key(name, [], [], model.base_model_prefix, entries)
-        if plain in entries:
-            return plain, None
-    return target, pattern
-
-
-def _check_shape(name: str, shape: Shape, *, wanted: Shape, model: PreTrainedModel) -> None:
-    if tuple(shape) != wanted:
-        raise InputError(
-            f"the tensor {name!r} has shape {tuple(shape)}, but {type(model).__name__} with this configuration "
-            f"needs {wanted}; config.json and weights must belong together"
-        )
+    return TensorNames({name: sources[name] for name in shapes if name in sources}, ignored, tied, tied_to)
 
 
 def _check_conversion(
-    converter: WeightConverter,
-    members: list[tuple[str, str]],
-    *,
-    shapes: Mapping[str, Shape],
-    target: str,
-    wanted: Shape,
+    conversions: Conversions, target: str, patterns: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> None:
-    counts = Counter((pattern, tuple(shapes[name])) for name, pattern in members)
+    counts = Counter((pattern, tuple(shapes[name])) for name, pattern in patterns.items())
     usual = dict(shape for shape, _ in reversed(counts.most_common()))
-    for name, pattern in members:
+    for name, pattern in patterns.items():
         if tuple(shapes[name]) != usual[pattern]:
             raise InputError(
                 f"the tensor {name!r} has shape {tuple(shapes[name])}, but its siblings have {usual[pattern]}; "
                 "all experts of a block must have one shape"
             )
-    own = copy.deepcopy(converter)
-    for name, pattern in members:
-        own.add_tensor(target, name, pattern, torch.empty(shapes[name], device="meta"))  # type: ignore[arg-type]
     try:
-        results = own.convert(target)
+        results = conversions.convert(target, patterns, lambda name: torch.empty(shapes[name], device="meta"))
     except Exception as error:  # every converter of transformers fails in its own way
-        raise InputError(f"{_some(n for n, _ in members)} cannot be joined into {target!r}: {error}") from error
-    got = {name: tuple((t[0] if isinstance(t, list) else t).shape) for name, t in results.items()}
-    if len(got) > 1:
+        raise InputError(f"{_some(patterns)} cannot be joined into {target!r}: {error}") from error
+    result_shapes = {name: tuple(tensor.shape) for name, tensor in results.items()}
+    if len(results) > 1:
         raise InputError(
-            f"transformers splits {_some(n for n, _ in members)} into {_some(got)}; a tensor that becomes several "
+            f"transformers splits {_some(patterns)} into {_some(results)}; a tensor that becomes several "
             "cannot be mapped: load the model in transformers and write it with "
             "save_pretrained(..., save_original_format=False)"
         )
-    if got != {target: wanted}:
+    wanted = tuple(conversions.entries[target].shape)
+    if result_shapes != {target: wanted}:
         raise InputError(
-            f"{_some(n for n, _ in members)} give {got}, but the configuration needs {{{target!r}: {wanted}}}; "
+            f"{_some(patterns)} give {result_shapes}, but the configuration needs {{{target!r}: {wanted}}}; "
             "the file must hold every expert, and config.json and weights must belong together"
         )
-
-
-def _joined_sources(converter: WeightConverter, members: list[tuple[str, str]], *, target: str) -> Iterable[Source]:
-    patterns = list(converter.source_patterns)
-    turned = sum(isinstance(op, Transpose) for op in converter.operations) % 2 == 1
-    for name, pattern in members:
-        yield Source(name, target, _expert(name, pattern), patterns.index(pattern), len(patterns), turned)
 
 
 def _expert(name: str, pattern: str) -> int | None:
     if "*" not in pattern:
         return None
-    found = re.search(r"(\d+)" + re.escape(pattern.split("*", 1)[1]), name)
-    if found is None:
+    match = re.search(r"(\d+)" + re.escape(pattern.split("*", 1)[1]), name)
+    if match is None:
         raise InputError(f"the tensor {name!r} is read as {pattern!r}, but its expert number cannot be determined")
-    return int(found.group(1))
+    return int(match.group(1))
 
 
-def _tied(model: PreTrainedModel, sources: Mapping[str, Source]) -> tuple[dict[str, str], dict[str, str]]:
+def _tied(model: PreTrainedModel, sources: Mapping[str, TensorSource]) -> tuple[dict[str, str], dict[str, str]]:
     holders = {source.parameter: source.name for source in sources.values()}
     groups: dict[int, list[str]] = defaultdict(list)
     for parameter, value in model.named_parameters(remove_duplicate=False):
@@ -291,12 +285,12 @@ def _tied(model: PreTrainedModel, sources: Mapping[str, Source]) -> tuple[dict[s
     computed = model._keys_to_ignore_on_save or ()  # sinusoids, which transformers never writes
     for names in groups.values():
         names.sort(key=model.all_tied_weights_keys.__contains__)  # what others are tied to comes first
-        held = [holders[name] for name in names if name in holders]
-        if not held:
+        tensors = [holders[name] for name in names if name in holders]
+        if not tensors:
             missing += [] if names[0] in computed else [names[0]]
             continue
-        tied |= {name: held[0] for name in names if name not in holders}
-        tied_to |= dict.fromkeys(held[1:], held[0])
+        tied |= {name: tensors[0] for name in names if name not in holders}
+        tied_to |= dict.fromkeys(tensors[1:], tensors[0])
     if missing:
         raise InputError(
             f"the checkpoint lacks {_some(missing)} of {type(model).__name__}; "
@@ -319,28 +313,26 @@ _MASK = re.compile(r"(^|\.)(attn|attention|self_attn)\.bias$")
 LARGEST_SHARE = 0.01
 
 
-def left_aside(
-    model: PreTrainedModel, unused: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Mapping[str, str]:
-    """Returns why each tensor, given by name and place, is not needed; raises if the model would not be the same.
+def explain_unused(model: PreTrainedModel, unused: Mapping[str, str], shapes: Mapping[str, Shape]) -> Mapping[str, str]:
+    """Returns why each tensor, given with its place, is not needed; raises if the model would not be the same.
 
     Files often contain heads for other tasks and poolers, which transformers ignores. But an unused tensor among the
     layers or in a module that the model has, or a large share of unused weights, means that file and configuration do
     not belong together.
     """
-    reasons = {name: _known(model, place, len(shapes[name])) for name, place in unused.items()}
-    others = [name for name, reason in reasons.items() if reason is None]
-    for name in others:
+    reasons = {name: _harmless(model, place, len(shapes[name])) for name, place in unused.items()}
+    unexplained = [name for name, reason in reasons.items() if reason is None]
+    for name in unexplained:
         if _belongs(model, unused[name]):
             raise _misfit(model, name, tuple(shapes[name]), say="in a part that the model has")
-    share = sum(math.prod(shapes[name]) for name in others) / max(sum(map(math.prod, shapes.values())), 1)
+    share = sum(math.prod(shapes[name]) for name in unexplained) / max(sum(map(math.prod, shapes.values())), 1)
     if share > LARGEST_SHARE:
-        largest = max(others, key=lambda name: math.prod(shapes[name]))
+        largest = max(unexplained, key=lambda name: math.prod(shapes[name]))
         raise _misfit(model, largest, tuple(shapes[largest]), say=f"{share:.1%} of the weights with others like it")
     return {name: reason or f"{type(model).__name__} has no such module" for name, reason in reasons.items()}
 
 
-def _known(model: PreTrainedModel, place: str, n_dimensions: int) -> str | None:
+def _harmless(model: PreTrainedModel, place: str, n_dimensions: int) -> str | None:
     by_name = _COMPUTED.search(place) or (_MASK.search(place) and n_dimensions == 4)
     if by_name or any(place == name for name, _ in model.named_buffers()):
         return "transformers computes it"
@@ -350,61 +342,39 @@ def _known(model: PreTrainedModel, place: str, n_dimensions: int) -> str | None:
 
 
 def _belongs(model: PreTrainedModel, place: str) -> bool:
-    """Returns whether a tensor lies in a list of layers, or in a module that has weights already."""
+    """Returns whether a tensor is in a list of layers, or in a module that has weights already."""
     prefix = f"{model.base_model_prefix}."  # which files of a bare model leave out
     places = (place, f"{prefix}{place}", place.removeprefix(prefix))
     return any(
-        other.startswith(f"{path}.")
+        place.startswith(f"{path}.")
         for path, module in model.named_modules()
         if path and (isinstance(module, nn.ModuleList) or next(module.parameters(recurse=False), None) is not None)
-        for other in places
+        for place in places
     )
 
 
-def _misfit(model: PreTrainedModel, name: str, shape: tuple[int, ...], *, say: str) -> InputError:
+def _misfit(model: PreTrainedModel, name: str, shape: Shape, *, say: str) -> InputError:
     return InputError(
         f"the checkpoint holds {name!r} {shape} ({say}), which {type(model).__name__} does not have; "
         "config.json and weights must belong together (is the file already quantized, or an adapter?)"
     )
 
 
-LEAF = ".weight"
-"""How names end that transformers looks for in another form, where weights are packed."""
-
-
-def joined_groups(model: PreTrainedModel, architecture: "Architecture") -> dict[str, dict[str, str]]:
+def joined_groups(model: PreTrainedModel, architecture: Architecture) -> dict[str, dict[str, str]]:
     """Returns, by parameter, the tensors that are joined into it, each with the pattern of its name; no experts."""
-    transforms, entries = conversions(model), dict(model.state_dict(keep_vars=True))
-    converters = _by_pattern(model)
+    conversions = Conversions(model)
     groups: dict[str, dict[str, str]] = defaultdict(dict)
     for name, weight in architecture.weights.items():
         if weight.linear or weight.expert is not None or weight.stacked is not None:
             continue
-        parameter, pattern = target_of(name, transforms, model=model, entries=entries)
-        if pattern is not None and all(each.endswith(LEAF) for each in converters[pattern].source_patterns):
+        parameter, pattern = conversions.target(name)
+        if pattern is not None and all(end.endswith(LEAF) for end in conversions.by_pattern[pattern].source_patterns):
             groups[parameter][name] = pattern
     for parameter, members in groups.items():
-        if target_of(parameter, transforms, model=model, entries=entries) != (parameter, None):
+        if conversions.target(parameter) != (parameter, None):
             raise InputError(
                 f"transformers joins {' and '.join(members)} into {parameter}, which it does not read under that name, "
                 "and in a file with packed weights it does not join them, so that no file can hold the quantized "
                 "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
             )
     return dict(groups)
-
-
-def join(
-    model: PreTrainedModel, parameter: str, members: Mapping[str, str], *, read: Callable[[str], Tensor]
-) -> Tensor:
-    """Returns a parameter, as transformers makes it from the tensors that `read` gives by name."""
-    converter = copy.deepcopy(_by_pattern(model)[next(iter(members.values()))])
-    for name, pattern in members.items():
-        converter.add_tensor(parameter, name, pattern, read(name))  # type: ignore[arg-type]
-    (made,) = converter.convert(parameter).values()
-    whole: Tensor = made[0] if isinstance(made, list) else made
-    return whole.contiguous()
-
-
-def _by_pattern(model: PreTrainedModel) -> dict[str, WeightConverter]:
-    converters = [each for each in conversions(model) if isinstance(each, WeightConverter)]
-    return {pattern: each for each in converters for pattern in each.source_patterns}

@@ -27,9 +27,7 @@ def kept_directory(name: str, write: Callable[[Path], object]) -> Path:
             write(draft)
     except OSError as problem:
         if not final.is_dir():  # else another process was faster, and made the same
-            raise InputError(_advice(final.parent, problem)) from problem
+            raise InputError(
+                f"cannot write to {final.parent} ({problem}); make room there, or set XDG_CACHE_HOME to another place"
+            ) from problem
     return final
-
-
-def _advice(directory: Path, problem: OSError) -> str:
-    return f"cannot write to {directory} ({problem}); make room there, or set XDG_CACHE_HOME to another place"

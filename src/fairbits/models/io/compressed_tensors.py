@@ -1,40 +1,74 @@
 """The layouts of compressed-tensors: `pack-quantized` for a linear layer, whole bytes for what cannot be packed.
 
-A map X.weight (out, in) is stored as
+A layer X.weight (out, in) is stored as
 
     X.weight_packed  int32 (out, ⌈in·bits/32⌉): code j + 2^(bits−1) at bits [j·bits, (j+1)·bits) of its row
     X.weight_scale   (out, groups), in the type that the loader computes in
     X.weight_shape   int64 (2,)
 
-transformers 5.22 does not load embeddings so, nor the linear layers of T5 and its like. They are stored as whole bytes
-(`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no weight, and a
-scale of its own.
+transformers 5.22 loads neither embeddings nor the linear layers of T5 and its like in this form. They are stored as
+whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no
+weight, and a copy of the scale.
 
-CompressedTensors: the format of compressed-tensors, which transformers and vLLM load.
+The `quantization_config` in config.json says which layer is stored how.
 """
 
+import copy
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
+from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
-from fairbits.models.io.compressed_tensors_config import BYTE_BITS, check_storable, quantization_config, why_not
-from fairbits.models.io.split_index import SplitIndex, joined_tensors, vllm_unreadable_shapes
-from fairbits.models.io.stored_weights import in_whole_bytes, is_table
+from fairbits.models.architecture.architecture import Architecture, Weight
+from fairbits.models.architecture.meta_model import initializes
+from fairbits.models.architecture.tensor_names import joined_groups
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
-if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Weight
-    from fairbits.models.checkpoint import Checkpoint
-
-
+PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 WORD_BITS = 32
+BYTE_BITS = 8
+"""The bits of what is stored in whole bytes: the only ones that an embedding can have."""
 SHAPE_BYTES = 2 * torch.int64.itemsize
+
+
+def layer_tensors(weight: Weight, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Returns the tensors of a file that hold a layer; `tied` are the other parameters that are the same tensor."""
+    if not weight.in_whole_bytes:
+        return packed_tensors(weight.name, codes)
+    scaled = (weight.name, *tied) if weight.is_embedding else (weight.name,)
+    return {weight.name: codes.codes.contiguous(), **{f"{name}_scale": codes.scales.contiguous() for name in scaled}}
+
+
+def layer_bytes(weight: Weight, scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
+    """Returns the bytes of these tensors; packed they are out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16."""
+    out, columns = weight.shape
+    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
+    if weight.in_whole_bytes:
+        return out * columns + scale_bytes * (1 + tied if weight.is_embedding else 1)
+    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
+
+
+def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
+    """Returns the bytes of all tensors once those with a scheme are quantized, including those that are kept."""
+    architecture, dtype, total = checkpoint.architecture, checkpoint.scale_dtype, 0
+    for name, info in checkpoint.tensors.items():
+        if name in schemes:
+            tied = len(architecture.tied_parameters(name))
+            total += layer_bytes(architecture.weights[name], schemes[name], dtype=dtype, tied=tied)
+        elif name not in checkpoint.tied_copies:
+            total += info.nbytes
+    return total
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
@@ -44,7 +78,8 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
     >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
     {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
     """
-    rows = torch.split(codes.codes, _rows_at_once(codes.codes))
+    room = GPU_PACKED_WEIGHTS if codes.codes.is_cuda else PACKED_WEIGHTS
+    rows = torch.split(codes.codes, max(1, room // max(1, codes.codes.shape[1])))
     packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
     shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
     return {f"{name}_packed": packed, f"{name}_scale": codes.scales.contiguous(), f"{name}_shape": shape}
@@ -53,7 +88,7 @@ def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
     """Returns codes (out, in) as int32 words (out, ⌈in·bits/32⌉), on their device.
 
-    The words are those of compressed-tensors' `pack_to_int32`, which adds up the bits of each word by a scatter. Here
+    `pack_to_int32` in compressed-tensors makes the same words, adding up the bits of each word by a scatter. Here
     32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
 
     >>> pack_codes(torch.tensor([[1, -2]], dtype=torch.int8), 4).tolist()
@@ -73,14 +108,8 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     return words.reshape(out, -1)[:, : -(-columns * bits // WORD_BITS)].contiguous()
 
 
-def byte_tensors(name: str, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Returns the tensors that hold `name` in whole bytes; `tied` are the other parameters that are the same."""
-    scales = {f"{each}_scale": codes.scales.contiguous() for each in (name, *tied)}
-    return {name: codes.codes.contiguous()} | scales
-
-
 def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-    """Returns the codes of `bits` bits that `packed_tensors` or `byte_tensors` wrote."""
+    """Returns the codes of `bits` bits that `layer_tensors` stored."""
     try:
         scales = tensors[f"{name}_scale"].clone()
         if name in tensors:
@@ -88,8 +117,6 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
         packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
     except KeyError as missing:
         raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
-    from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
-
     columns = _columns(name, packed, shape, bits)
     rows = torch.split(packed, max(1, PACKED_WEIGHTS // max(1, columns)))
     codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
@@ -97,7 +124,7 @@ def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes
 
 
 def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
-    """Returns the columns of a packed map, or of some of its rows, if its words hold that many codes."""
+    """Returns the columns of a packed layer, or of some of its rows, if its words hold that many codes."""
     stated, words = shape.tolist(), packed.dtype == torch.int32 and packed.ndim == 2
     if words and shape.dtype == torch.int64 and shape.shape == (2,) and stated[1] > 0:
         columns = int(stated[1])
@@ -109,63 +136,229 @@ def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
     )
 
 
-def stored_bytes(shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype, *, whole: bool = False) -> int:
-    """Returns the bytes of a map (out, in) with scales of `dtype`: out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16.
+SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+EXPERT_TARGETS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
+PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
+DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
+BYTES_VERSION = "0.20.0"  # the one that whole bytes were tried with
 
-    >>> stored_bytes((10, 64), Scheme(3, 32), torch.float16)
-    296
+
+def check_storable(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> None:
+    """Raises unless compressed-tensors can hold the tensors named in `schemes` so that transformers loads them."""
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
+    if not stored:
+        raise InputError("no tensor is to be quantized; give at least one linear layer fewer bits")
+    architecture = checkpoint.architecture
+    if checkpoint.scale_dtype not in SCALE_DTYPES:
+        dtype = checkpoint.scale_dtype
+        raise InputError(f"{checkpoint.target} computes in {dtype}; it must be float16, bfloat16 or float32")
+    for name, scheme in stored.items():
+        weight = architecture.weights.get(name)
+        if weight is None:
+            raise InputError(f"{checkpoint.target} has no weight {name!r}; only its own tensors can be quantized")
+        reason = why_not_storable(weight, scheme)
+        if reason is not None:
+            raise InputError(reason)
+        _check_ties(weight, architecture, copies=checkpoint.tied_copies)
+        scheme.groups(weight.shape[1])
+    _check_fused(architecture, stored)
+    _check_experts(architecture, stored)
+    model = checkpoint.meta_model()
+    joined_groups(model, architecture)  # which raises if they cannot be written
+    _check_modules(model, [architecture.weights[name] for name in stored])
+
+
+def why_not_storable(weight: Weight, scheme: Scheme) -> str | None:
+    """Returns why compressed-tensors cannot hold a tensor with this scheme; None if it can."""
+    if weight.is_embedding:
+        if scheme.bits == BYTE_BITS:
+            return None
+        return (
+            f"{weight.name} is an embedding and was to have {scheme.bits} bits; transformers loads embeddings of "
+            f"compressed-tensors only as whole bytes: give it {BYTE_BITS} bits, or keep it"
+        )
+    if not weight.linear:
+        return f"{weight.name} ({weight.role}) is not a linear layer; norms, biases and the like are kept"
+    if weight.is_control:
+        return f"{weight.name} ({weight.role}) is small and controls other layers; such layers are kept: leave it out"
+    if weight.stacked is not None:
+        return (
+            f"{weight.name} holds {weight.stacked} experts in one tensor; compressed-tensors holds one layer at a "
+            "time, and transformers has no names for single experts of this class: keep it"
+        )
+    if weight.transposed:
+        return _not_linear(weight, "transposed (in, out), like GPT-2's Conv1D")
+    if weight.needs_weight and scheme.bits != BYTE_BITS:
+        return (
+            f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
+            f"class, whose code asks for X.weight; it loads whole bytes: use {BYTE_BITS} bits, or measure other bit "
+            "widths in memory (fairbits compare, fairbits sweep)"
+        )
+    return None
+
+
+def _not_linear(weight: Weight, what: str) -> str:
+    return (
+        f"{weight.name} is {what}; compressed-tensors unpacks nn.Linear only, so that no file can hold the quantized "
+        "model: measure it in memory (fairbits compare, fairbits sweep), or quantize a model of another family"
+    )
+
+
+def _check_ties(weight: Weight, architecture: Architecture, *, copies: frozenset[str]) -> None:
+    if weight.name in copies:
+        raise InputError(
+            f"{weight.name} is tied to {weight.tied_to}; the two are stored once: quantize {weight.tied_to} (as an "
+            f"embedding, with {BYTE_BITS} bits), or keep both"
+        )
+    tied = [name for name, tied in architecture.weights.items() if tied.tied_to == weight.name]
+    if weight.tied_to is not None or not copies.issuperset(tied):
+        raise InputError(
+            f"{weight.name} is tied by the configuration to a tensor of other values; loaders differ in what they make "
+            "of that: keep both, or set tie_word_embeddings to false in config.json"
+        )
+
+
+def _check_fused(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    for members in architecture.fused_groups.values():
+        schemes = {weight.name: stored.get(weight.name) for weight in members}
+        if len(set(schemes.values())) > 1:
+            listed = ", ".join(f"{name}: {_in_words(scheme)}" for name, scheme in schemes.items())
+            raise InputError(f"layers that vLLM fuses differ ({listed}); they must be stored alike")
+
+
+def _in_words(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "kept"
+    return f"{scheme.bits} bits, {'per channel' if scheme.group_size is None else f'group {scheme.group_size}'}"
+
+
+def _check_experts(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
+    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
+    experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
+    if not any(name in stored for name in experts):
+        return
+    inside = {scheme for name, scheme in stored.items() if architecture.weights[name].block is not None}
+    if len(inside) > 1 or not all(name in stored for name in experts):
+        raise InputError(
+            f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
+            "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
+        )
+
+
+def _check_modules(model: PreTrainedModel, weights: Iterable[Weight]) -> None:
+    """Raises unless every layer is an nn.Linear, and transformers initializes a model that lacks the packed weights."""
+    for weight in weights:
+        if weight.expert is not None or weight.is_embedding:
+            continue
+        module = model.get_submodule(weight.module)
+        if not isinstance(module, nn.Linear):
+            raise InputError(_not_linear(weight, f"in a {type(module).__name__}"))
+        if not weight.needs_weight:
+            del module.weight
+    if not initializes(model):  # such as a head that the code of its class asks for
+        raise InputError(
+            f"transformers cannot load packed layers into {type(model).__name__}, whose code asks for X.weight; keep "
+            "embedding and head (--embeddings keep)"
+        )
+
+
+def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> dict[str, Any]:
+    """Returns the entry `quantization_config` of config.json, if compressed-tensors accepts it.
+
+    Where all layers of the blocks are stored alike, their group names the class Linear and `ignore` what is kept.
+    A head that is stored as they are is named too, as vLLM's class of heads is not a Linear.
+    Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
+    The class comes last: compressed-tensors warns of names that it finds after it.
     """
-    out, columns = shape
-    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
+    weights = checkpoint.architecture.weights
+    stored = {name: scheme.as_stored for name, scheme in schemes.items()}
+    tables: dict[Scheme, list[str]] = defaultdict(list)
+    layers: dict[Scheme, list[str]] = defaultdict(list)
+    for name, scheme in stored.items():
+        (tables if weights[name].is_embedding else layers)[scheme].append(name)
+    inside = {scheme for scheme, names in layers.items() if any(weights[name].block is not None for name in names)}
+    layout = BYTES if all(weights[name].in_whole_bytes for names in layers.values() for name in names) else PACKED
+    groups: list[dict[str, Any]] = []
+    for scheme in sorted(tables, key=lambda scheme: scheme.group_size or 0):
+        modules = {module for name in tables[scheme] for module in _modules(checkpoint, name)}
+        groups.append(_group(sorted(modules), scheme, BYTES))
+    for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
+        members = [weights[name] for name in layers[scheme]]
+        heads = {weight.module for weight in members if weight.block is None}
+        experts = any(weight.expert is not None for weight in members)
+        alike = [*EXPERT_TARGETS * experts, *sorted(heads), "Linear"]
+        targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
+        groups.append(_group(targets, scheme, layout))
+    layouts = {group["format"] for group in groups}
+    entry = {
+        "quant_method": "compressed-tensors",
+        "version": _needed_version(stored.values(), whole=BYTES in layouts),
+        "format": layouts.pop() if len(layouts) == 1 else MIXED,
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
+        "ignore": _ignored(checkpoint, stored),
+    }
+    try:
+        QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes its argument
+    except (ValueError, NotImplementedError) as problem:
+        raise InputError(
+            f"compressed-tensors refuses the quantization_config that would be written ({problem}); nothing was "
+            "written: choose other bits or another group, and report this"
+        ) from None
+    return entry
+
+
+def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
+    weights = {
+        "num_bits": scheme.bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel" if scheme.group_size is None else "group",
+        "group_size": scheme.group_size,
+        "dynamic": False,
+    }
+    activations = {"input_activations": None, "output_activations": None}
+    return {"targets": targets, "weights": weights, **activations, "format": layout}
+
+
+def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
+    """Returns the oldest compressed-tensors that reads the file."""
     if whole:
-        return out * columns + scale_bytes
-    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
+        return BYTES_VERSION
+    return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
 
 
-def _rows_at_once(codes: Tensor) -> int:
-    room = GPU_PACKED_WEIGHTS if codes.is_cuda else PACKED_WEIGHTS
-    return max(1, room // max(1, codes.shape[1]))
+def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
+    """Returns the modules of linear layers that are kept; also routers, which other loaders take for linear layers.
+
+    Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
+    """
+    weights = checkpoint.architecture.weights.values()
+    quantized = {module for name in stored for module in _modules(checkpoint, name)}
+    mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
+    linear = {path for path, module in checkpoint.meta_model().named_modules() if isinstance(module, nn.Linear)}
+    kept = (mapped | linear) - quantized
+    in_files = {weight.name.removesuffix(".weight") for weight in weights if weight.module in kept}
+    stacks = {weight.module for weight in weights if weight.stacked is not None} & kept
+    patterns = {_pattern_inside(module) for module in stacks}
+    named = {name for name in in_files if f"{name}.weight" in checkpoint.architecture.weights}
+    return sorted(kept | named | patterns)
 
 
-class CompressedTensors:
-    """The output format of compressed-tensors; `OutputFormat` says what its methods return."""
+def _pattern_inside(module: str) -> str:
+    """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
 
-    embedding_bits = BYTE_BITS
+    It begins at the number of the block, as vLLM has other prefixes for models that also read images.
 
-    def why_not(self, weight: "Weight", scheme: Scheme) -> str | None:
-        """Returns why a tensor cannot be stored with this scheme; None if it can."""
-        return why_not(weight, scheme)
+    >>> _pattern_inside("model.layers.0.mlp.experts")
+    're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
+    """
+    number = re.search(r"\.\d+\.", module)
+    return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 
-    def check(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> None:
-        """Raises unless transformers loads a checkpoint in which these tensors are packed."""
-        check_storable(checkpoint, schemes)
 
-    def layer_bytes(self, weight: "Weight", scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
-        """Returns the bytes of a tensor; a parameter that is tied to an embedding has scales of its own."""
-        scale_bytes = weight.shape[0] * scheme.groups(weight.shape[1]) * dtype.itemsize
-        others = tied * scale_bytes if is_table(weight) else 0
-        return stored_bytes(weight.shape, scheme, dtype, whole=in_whole_bytes(weight)) + others
-
-    def tensors(self, weight: "Weight", codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        """Returns a packed linear layer, or what cannot be packed in whole bytes."""
-        if not in_whole_bytes(weight):
-            return packed_tensors(weight.name, codes)
-        return byte_tensors(weight.name, codes, tied=tied if is_table(weight) else ())
-
-    def apart(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> SplitIndex:
-        """Returns the shapes that vLLM cannot load, and what transformers joins."""
-        weights = checkpoint.architecture.weights
-        packed = [name for name in schemes if not in_whole_bytes(weights[name])]
-        return SplitIndex(vllm_unreadable_shapes(checkpoint.architecture, packed), *joined_tensors(checkpoint))
-
-    def read(self, tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-        """Returns the codes of a linear layer or an embedding."""
-        return read_packed(tensors, name, bits=bits)
-
-    def config_entries(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, Any]:
-        """Returns the quantization_config, which compressed-tensors itself has checked."""
-        return {"quantization_config": quantization_config(checkpoint, schemes)}
-
-    def extra_files(self, checkpoint: "Checkpoint", schemes: Mapping[str, Scheme]) -> dict[str, bytes]:  # noqa: ARG002
-        """Returns none: config.json says everything."""
-        return {}
+def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
+    """Returns the module of a tensor, and for an embedding those that are tied to it."""
+    weight = checkpoint.architecture.weights[name]
+    tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
+    return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))

@@ -4,10 +4,9 @@ The file: magic, version, number of tensors, number of key-value pairs, the pair
 (the key), a type, a value; a string is its length and its bytes; an array is a type, a length, its elements. A tensor
 is described by a string (its name), the number of its sides, the sides, a type, and where its values begin.
 
-The names that llama.cpp gives to the tensors of a model, from the map of the package gguf.
+The package gguf believes every length in a file, so that a header is checked here before it reads one.
 """
 
-import hashlib
 import importlib.metadata
 import importlib.util
 import math
@@ -21,8 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.files import file_sha256
+from fairbits.models.architecture.meta_model import check_values, meta_model
 from fairbits.models.io.cache import kept_directory
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
@@ -68,12 +70,12 @@ def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, s
     import gguf
 
     tensors = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURES[family]], blocks)
-    found = {
-        # as its converter does, for the text part of a model that also sees
+    gguf_names = {
+        # as its converter does, for the text part of a model that also reads images
         name: tensors.get_name(name.replace("language_model.", ""), try_suffixes=(".weight", ".bias"))
         for name in names
     }
-    return {name: theirs for name, theirs in found.items() if theirs is not None}
+    return {name: gguf_name for name, gguf_name in gguf_names.items() if gguf_name is not None}
 
 
 Value = str | int | float | bool
@@ -108,17 +110,12 @@ def read_gguf_header(path: Path) -> GgufHeader:
                 raise InputError(f"{path} starts with {magic!r}, version {version}; it must be GGUF, version 2 or 3")
             metadata, position = _read_pairs(data, 24, n_pairs)
             return GgufHeader(metadata, _read_shapes(data, position, n_tensors))
-    except (struct.error, ValueError) as problem:  # an InputError is a ValueError
-        if isinstance(problem, InputError):
-            raise
-        raise InputError(f"{path} is truncated or no GGUF file ({problem}); fetch it again") from None
+    except InputError:
+        raise
+    except (struct.error, ValueError) as problem:
+        raise InputError(f"{path} is truncated or not a GGUF file ({problem}); fetch it again") from None
     except OSError as problem:
         raise InputError(f"{path} cannot be read ({problem.strerror}); it must be a GGUF file") from None
-
-
-def read_gguf_metadata(path: Path) -> dict[str, Value]:
-    """Returns the key-value pairs of the header, arrays left out."""
-    return dict(read_gguf_header(path).metadata)
 
 
 def check_gguf_sizes(header: GgufHeader, path: Path) -> None:
@@ -208,7 +205,7 @@ ITSELF_QUANTIZED = "the reference is itself quantized ("
 FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
 
 
-def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
+def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
     """Returns the directory of the model in float32, made on first use, and a note on what the file was.
 
     float32, because the product of a block's scales and codes does not fit 16 bits.
@@ -221,27 +218,20 @@ def dequantized(path: Path) -> tuple[Path, tuple[str, ...]]:
     if metadata.get("split.count", 1) not in (0, 1):
         raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
     check_gguf_sizes(header, path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    made_by = [f"{package}-{importlib.metadata.version(package)}" for package in ("transformers", "gguf")]
-    name = "-".join(["gguf", digest, *made_by])
-    add_bos = metadata.get("tokenizer.ggml.add_bos_token")
-    if add_bos is False:
+    versions = [f"{package}-{importlib.metadata.version(package)}" for package in ("transformers", "gguf")]
+    name = "-".join(["gguf", file_sha256(path), *versions])
+    if metadata.get("tokenizer.ggml.add_bos_token") is False:
         name += "-without-start"
     return kept_directory(name, lambda draft: _write(path, draft, header)), (_note(metadata),)
 
 
 def _write(path: Path, directory: Path, header: GgufHeader) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
-
     add_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
         _check_types(path)
         config = AutoConfig.from_pretrained(path.parent, **options)
-        check_values(meta_model(config, model_class(config)), header.values)
+        check_values(meta_model(config), header.values)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path.parent,
             config=config,
@@ -272,10 +262,10 @@ def _check_types(path: Path) -> None:
     """Raises if the file holds tensors of a type that the package gguf cannot dequantize."""
     import gguf
 
-    names: dict[gguf.GGMLQuantizationType, list[str]] = {}
+    by_kind: dict[gguf.GGMLQuantizationType, list[str]] = {}
     for tensor in gguf.GGUFReader(path).tensors:
-        names.setdefault(tensor.tensor_type, []).append(tensor.name)
-    for kind, tensors in names.items():
+        by_kind.setdefault(tensor.tensor_type, []).append(tensor.name)
+    for kind, tensors in by_kind.items():
         try:
             gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
         except NotImplementedError:
@@ -290,11 +280,7 @@ def _note(metadata: Mapping[str, Value]) -> str:
     kind = metadata.get("general.file_type")
     if kind in FULL_PRECISION:
         return f"read from a GGUF file ({FULL_PRECISION[int(kind)]})"
-    return f"{ITSELF_QUANTIZED}{_file_type(kind)}, from a GGUF file, dequantized to float32)"
-
-
-def _file_type(kind: Value | None) -> str:
     from gguf import LlamaFileType
 
-    names = {member.value: member.name.removeprefix("MOSTLY_") for member in LlamaFileType}
-    return names.get(kind, "type not named") if isinstance(kind, int) else "type not named"
+    names: dict[Any, str] = {member.value: member.name.removeprefix("MOSTLY_") for member in LlamaFileType}
+    return f"{ITSELF_QUANTIZED}{names.get(kind, 'type not named')}, from a GGUF file, dequantized to float32)"

@@ -2,7 +2,7 @@
 
 The revision is resolved to a commit once, and everything is read of that commit. The Hub answers for a large file with
 the signed address of a store, which holds for about an hour: it is kept, and the Hub is asked again where it is
-refused. That the bytes are still those of the same file is checked by their number and by ETags.
+refused. Their number and ETags show that the bytes still belong to the same file.
 """
 
 import re
@@ -13,6 +13,13 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 from urllib.parse import urlsplit
+
+from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    build_hf_headers,
+    hf_raise_for_status,
+    http_stream_backoff,
+)
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
@@ -25,47 +32,37 @@ LONGEST_WAIT_S = 8.0
 
 
 @dataclass(frozen=True)
-class Version:
-    """What is known of a file since the first answer, which later ones must agree with.
-
-    `of_hub` is the ETag that the Hub gives, `of_store` that of the answer which had the bytes; they are the same if the
-    Hub had them itself. `store` is the address that the Hub sent the reader to, if any.
-    """
+class FileVersion:
+    """What is known of a file since the first answer, which later ones must agree with."""
 
     size: int
-    of_hub: str | None
-    of_store: str | None
-    store: str | None
+    hub_etag: str | None
+    store_etag: str | None  # of the answer that had the bytes; the same as the Hub's if it had them itself
+    store: str | None  # the address that the Hub sent the reader to, if any
 
 
 class HubFiles:
     """The files of a repository at one commit; errors name them by `path`, such as `bigscience/bloom-560m`."""
 
     def __init__(self, repo_id: str, revision: str | None = None) -> None:
-        from huggingface_hub import HfApi
-
         self.repo_id, self.path = repo_id, Path(repo_id)
         api = HfApi()
         self._hub = urlsplit(api.endpoint)[:2]
         with self._reaching():
-            found = api.model_info(repo_id, revision=revision)
-        self.commit = str(found.sha)
-        self.names = tuple(sorted(each.rfilename for each in found.siblings or ()))
-        self._versions: dict[str, Version] = {}
+            model = api.model_info(repo_id, revision=revision)
+        self.commit = str(model.sha)
+        self.names = tuple(sorted(file.rfilename for file in model.siblings or ()))
+        self._versions: dict[str, FileVersion] = {}
 
     def has(self, name: str) -> bool:
-        """Returns whether the repository has a file of this name."""
         return name in self.names
 
     def fetch(self, name: str) -> Path:
-        """Returns a small file, which lies in the cache of the Hub from then on."""
-        from huggingface_hub import hf_hub_download
-
+        """Returns a small file, which stays in the cache of the Hub."""
         with self._reaching(), no_progress_bars():
             return Path(hf_hub_download(self.repo_id, name, revision=self.commit))
 
     def read_object(self, name: str) -> dict[str, Any]:
-        """Returns the content of a JSON file."""
         return read_object(self.fetch(name))
 
     def read_header(self, name: str) -> dict[str, StoredTensor]:
@@ -81,7 +78,6 @@ class HubFiles:
         return parse_header(self.path / name, size, lambda start, count: read(start, count) if start else length)
 
     def read_into(self, view: memoryview, info: StoredTensor, at: int) -> None:
-        """Fills memory with the bytes of a tensor from `at`."""
         self._fill(view, info.file.name, info.start + at)
 
     def _fill(self, view: memoryview, name: str, start: int) -> None:
@@ -103,14 +99,14 @@ class HubFiles:
         """Returns how many bytes one answer had, and why they were not all."""
         if not len(view):
             return 0, ""
-        known = self._versions.get(name)  # once: other threads change it
-        with self._answer(known, name, start, start + len(view) - 1) as response:
-            if known is not None and known.store is not None and not _is_same(response, known):
-                self._versions[name] = replace(known, store=None)  # next time the Hub is asked
+        version = self._versions.get(name)  # once: other threads change it
+        with self._answer(version, name, start, start + len(view) - 1) as response:
+            if version is not None and version.store is not None and not _is_same(response, version):
+                self._versions[name] = replace(version, store=None)  # next time the Hub is asked
                 return 0, f"status {response.status_code}, or another ETag than before"
             self._check(response, name, start)
-            if known is None or known.store is None:
-                self._versions[name] = self._version(response, known, name)
+            if version is None or version.store is None:
+                self._versions[name] = self._version(response, version, name)
             done = 0
             try:
                 for chunk in response.iter_raw():
@@ -120,18 +116,15 @@ class HubFiles:
                     done += len(chunk)
             except InputError:
                 raise
-            except Exception as problem:  # those of the HTTP library, which the library of the Hub has changed before
+            except Exception as problem:  # of the HTTP library, which the library of the Hub has changed before
                 return done, f"{type(problem).__name__}: {problem}"
             return done, "the connection was closed"
 
     @contextmanager
-    def _answer(self, known: Version | None, name: str, first: int, last: int) -> Iterator[Any]:
+    def _answer(self, version: FileVersion | None, name: str, first: int, last: int) -> Iterator[Any]:
         """Yields the answer to a request for bytes, before they are received."""
-        from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, http_stream_backoff  # type: ignore[attr-defined]
-
-        if known is not None and known.store is not None:
-            url, headers = known.store, {}  # the store gets no token
+        if version is not None and version.store is not None:
+            url, headers = version.store, {}  # the store gets no token
         else:
             url, headers = hf_hub_url(self.repo_id, name, revision=self.commit), build_hf_headers()
         asked = {**headers, "Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
@@ -145,32 +138,30 @@ class HubFiles:
 
     def _check(self, response: Any, name: str, start: int) -> None:
         """Raises unless an answer has a part of the file, from `start`."""
-        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
-
         hf_raise_for_status(response)
         file, part = self.path / name, _part(response)
         if response.status_code != 206:
             raise InputError(
-                f"{file} was to be read in parts, and the server answered with status {response.status_code} in place "
+                f"{file} was to be read in parts, and the server answered with status {response.status_code} instead "
                 f"of 206: it does not serve parts of files. Fetch the model: hf download {self.repo_id} --local-dir DIR"
             )
         if part is None or part[0] != start:
             stated = response.headers.get("Content-Range")
             raise InputError(f"{file} was asked for from byte {start:,}, and the answer has {stated!r:.80}; try again")
 
-    def _version(self, response: Any, known: Version | None, name: str) -> Version:
+    def _version(self, response: Any, version: FileVersion | None, name: str) -> FileVersion:
         """Returns the version of the file that an answer of the Hub has, which must be the one that is known."""
         size = (_part(response) or (0, 0))[1]
-        of_store = _tag(response, "ETag")
-        linked = (_tag(each, "X-Linked-ETag") for each in (*response.history, response))
-        of_hub = next(filter(None, linked), of_store)
-        if known is not None and (known.size, known.of_hub) != (size, of_hub):
+        store_etag = _tag(response, "ETag")
+        linked = (_tag(answer, "X-Linked-ETag") for answer in (*response.history, response))
+        hub_etag = next(filter(None, linked), store_etag)
+        if version is not None and (version.size, version.hub_etag) != (size, hub_etag):
             raise InputError(
-                f"{self.path / name} changed while it was read (ETag {known.of_hub}, now {of_hub}; {known.size:,} "
-                f"bytes, now {size:,}); all parts must be of one file: start again"
+                f"{self.path / name} changed while it was read (ETag {version.hub_etag}, now {hub_etag}; "
+                f"{version.size:,} bytes, now {size:,}); all parts must be of one file: start again"
             )
         url = str(response.url)
-        return Version(size, of_hub, of_store, None if urlsplit(url)[:2] == self._hub else url)
+        return FileVersion(size, hub_etag, store_etag, None if urlsplit(url)[:2] == self._hub else url)
 
     @contextmanager
     def _reaching(self, name: str = "") -> Iterator[None]:
@@ -193,20 +184,20 @@ def unreachable(repo_id: str, problem: Exception, *, name: str = "", done: str =
     )
 
 
-def _is_same(response: Any, known: Version) -> bool:
+def _is_same(response: Any, version: FileVersion) -> bool:
     """Returns whether the answer of a store has the bytes of the version that is known."""
     part = _part(response)
-    same = part is None or (part[1], _tag(response, "ETag")) == (known.size, known.of_store)
+    same = part is None or (part[1], _tag(response, "ETag")) == (version.size, version.store_etag)
     return response.status_code < 400 and same
 
 
 def _part(response: Any) -> tuple[int, int] | None:
     """Returns where the part begins that an answer has, and the size of the whole file."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _tag(response: Any, header: str) -> str | None:
     """Returns an ETag without its quotes; that it may be a weak one does not matter, as nothing is compressed."""
-    found: str | None = response.headers.get(header)
-    return None if found is None else found.removeprefix("W/").strip('"')
+    tag: str | None = response.headers.get(header)
+    return None if tag is None else tag.removeprefix("W/").strip('"')

@@ -1,8 +1,8 @@
 """Imatrix: the importance of every input channel of a model's layers, in the GGUF file that llama.cpp reads.
 
-The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, width), the sum of x² over the tokens of a text,
-and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is one per
-expert. llama-quantize divides the first by the second and weights the rounding error of every column by the result.
+The file holds two float32 tensors per layer: `NAME.in_sum2` (matrices, inputs), the sum of x² over the tokens of a
+text, and `NAME.counts` (matrices, 1), the number of these tokens. A dense layer is one matrix; a layer of experts is
+one per expert. llama-quantize divides the first by the second and weights the rounding error of every column by it.
 """
 
 import math
@@ -34,7 +34,7 @@ MOST_TOKENS = 2.0**53
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """E[x²] of every input channel of a layer, (matrices, width), and the number of tokens behind each matrix."""
+    """E[x²] of every input channel of a layer, (matrices, inputs), and the number of tokens behind each matrix."""
 
     mean: Floats
     counts: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Imatrix:
     `datasets`     names of the texts
     `chunk_size`   tokens per window of text
     `languages`    the share of each language; empty if it is not known, as in a file of llama-imatrix
-    `fingerprint`  that of the model, None if it is not known
+    `fingerprint`  of the model, None if it is not known
     """
 
     entries: Mapping[str, Importance]
@@ -59,14 +59,12 @@ class Imatrix:
     @property
     def tokens(self) -> int:
         """The largest number of tokens that a layer has seen."""
-        return max(int(each.counts.max()) for each in self.entries.values())
+        return max(int(importance.counts.max()) for importance in self.entries.values())
 
     def save(self, path: str | Path) -> None:
-        """Writes the file, whole or not at all."""
         write_files({check_writable(path, example="imatrix.gguf"): self.to_bytes()})
 
     def to_bytes(self) -> bytes:
-        """Returns the content of the file."""
         check_gguf("an imatrix")
         import gguf
 
@@ -87,9 +85,9 @@ class Imatrix:
                 writer.add_array(SHARES, [float(share) for share in self.languages.values()])
             if self.fingerprint is not None:
                 writer.add_string(FINGERPRINT, self.fingerprint)
-            for name, each in sorted(self.entries.items()):
-                counts = each.counts[:, None]
-                writer.add_tensor(name + SUMS, (each.mean * counts).astype(np.float32))
+            for name, importance in sorted(self.entries.items()):
+                counts = importance.counts[:, None]
+                writer.add_tensor(name + SUMS, (importance.mean * counts).astype(np.float32))
                 writer.add_tensor(name + COUNTS, counts.astype(np.float32))
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
@@ -99,7 +97,7 @@ class Imatrix:
 
 
 def read_imatrix(path: str | Path) -> Imatrix:
-    """Returns the content of an imatrix file in GGUF, ours or that of llama-imatrix."""
+    """Returns the content of an imatrix file in GGUF, ours or one of llama-imatrix."""
     check_gguf("an imatrix")
     from gguf import GGUFReader
 
@@ -108,25 +106,21 @@ def read_imatrix(path: str | Path) -> Imatrix:
         read_gguf_header(path)  # checks every length, which the library believes
         reader = GGUFReader(path)
         entries = {key: part.contents() for key, part in reader.fields.items()}
-        tensors = {each.name: np.array(each.data, dtype=np.float64) for each in reader.tensors}
+        tensors = {tensor.name: np.array(tensor.data, dtype=np.float64) for tensor in reader.tensors}
     except OSError as problem:
         raise InputError(f"{path} cannot be read ({problem.strerror}); it must be an imatrix file") from None
     except Exception as problem:  # whatever a damaged file sets off in there
         raise InputError(
-            f"{path} is no whole GGUF file ({type(problem).__name__}: {problem}); it must be an imatrix in GGUF, which "
-            "fairbits imatrix and llama-imatrix write: llama-imatrix --in-file OLD.dat -o NEW.gguf converts an old one"
+            f"{path} is not a whole GGUF file ({type(problem).__name__}: {problem}); it must be an imatrix in GGUF, "
+            "which fairbits imatrix and llama-imatrix write (llama-imatrix --in-file OLD.dat -o NEW.gguf converts)"
         ) from None
     if entries.get("general.type") != "imatrix":
-        raise InputError(f"{path} is a GGUF file, but no imatrix; give one that fairbits imatrix has written")
-    known = {KEYS[key]: value for key, value in entries.items() if key in KEYS}
-    said = check_record(ImatrixEntries, known, source=f"{path} is damaged")
-    return Imatrix(
-        _importances(path, tensors),
-        said.datasets,
-        max(said.chunk_size, 1),
-        dict(zip(said.languages, said.shares, strict=True)),
-        said.fingerprint,
-    )
+        raise InputError(f"{path} is a GGUF file, but not an imatrix; give one that fairbits imatrix has written")
+    read = {KEYS[key]: value for key, value in entries.items() if key in KEYS}
+    record = check_record(ImatrixEntries, read, source=f"{path} is damaged")
+    languages = dict(zip(record.languages, record.shares, strict=True))
+    importances = _importances(path, tensors)
+    return Imatrix(importances, record.datasets, max(record.chunk_size, 1), languages, record.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -140,7 +134,6 @@ class ImatrixEntries:
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks that every language has a share."""
         check_once("languages", self.languages)
         if len(self.shares) != len(self.languages):
             raise InputError(f"{len(self.shares)} shares for {len(self.languages)} languages; each must have one")
@@ -157,7 +150,7 @@ KEYS = {
 
 def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importance]:
     names = dict.fromkeys(name.removesuffix(end) for name in tensors for end in (SUMS, COUNTS) if name.endswith(end))
-    found = {}
+    importances = {}
     for name in names:
         sums, counts = tensors.get(name + SUMS), tensors.get(name + COUNTS)
         if sums is None or counts is None or sums.ndim != 2 or counts.size != len(sums):
@@ -167,10 +160,10 @@ def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importa
         if counts.max(initial=0) > MOST_TOKENS:
             raise InputError(f"{path} counts {counts.max():g} tokens for {name}, more than there can be; make it again")
         whole = np.rint(counts.ravel()).astype(np.int64)
-        found[name] = Importance(sums / np.maximum(whole, 1)[:, None], whole)
-    if not found:
+        importances[name] = Importance(sums / np.maximum(whole, 1)[:, None], whole)
+    if not importances:
         raise InputError(f"{path} holds no importance of any layer; make the file again")
-    return found
+    return importances
 
 
 def merge_imatrices(parts: Sequence[tuple[str, Imatrix, float]]) -> Imatrix:
@@ -182,49 +175,39 @@ def merge_imatrices(parts: Sequence[tuple[str, Imatrix, float]]) -> Imatrix:
     if not parts:
         raise InputError("no imatrix was given; name at least one file to merge")
     weights = [positive(f"the weight of {name}", weight) for name, _, weight in parts]
-    _check_same_model([(name, each) for name, each, _ in parts])
-    members = [each for _, each, _ in parts]
-    entries = {name: _mean([each.entries[name] for each in members], weights) for name in members[0].entries}
+    _check_same_model([(name, imatrix) for name, imatrix, _ in parts])
+    members = [imatrix for _, imatrix, _ in parts]
+    entries = {name: _mean([imatrix.entries[name] for imatrix in members], weights) for name in members[0].entries}
     total, languages = sum(weights), dict[str, float]()
-    if all(each.languages for each in members):
-        for each, weight in zip(members, weights, strict=True):
-            for code, share in each.languages.items():
+    if all(imatrix.languages for imatrix in members):
+        for imatrix, weight in zip(members, weights, strict=True):
+            for code, share in imatrix.languages.items():
                 languages[code] = languages.get(code, 0.0) + share * weight / total
-    return Imatrix(
-        entries,
-        tuple(dict.fromkeys(name for each in members for name in each.datasets)),
-        members[0].chunk_size,
-        languages,
-        next((each.fingerprint for each in members if each.fingerprint is not None), None),
-    )
+    datasets = tuple(dict.fromkeys(name for imatrix in members for name in imatrix.datasets))
+    fingerprint = next((imatrix.fingerprint for imatrix in members if imatrix.fingerprint is not None), None)
+    return Imatrix(entries, datasets, members[0].chunk_size, languages, fingerprint)
 
 
 def _mean(parts: Sequence[Importance], weights: Sequence[float]) -> Importance:
-    counts = np.stack([each.counts for each in parts])
+    counts = np.stack([part.counts for part in parts])
     shares = np.array(weights)[:, None] * (counts > 0)
     shares /= np.where(shares.sum(0) > 0, shares.sum(0), 1.0)
-    mean: Floats = np.einsum("fm,fmw->mw", shares, np.stack([each.mean for each in parts]))
+    mean: Floats = np.einsum("fm,fmw->mw", shares, np.stack([part.mean for part in parts]))
     return Importance(mean, counts.sum(0))
 
 
 def _check_same_model(parts: Iterable[tuple[str, Imatrix]]) -> None:
-    (first, one), *others = parts
-    for name, other in others:
-        advice = "only files of the same model can be merged"
-        if None not in (one.fingerprint, other.fingerprint) and one.fingerprint != other.fingerprint:
-            raise InputError(f"{first} and {name} were made from different models, as their fingerprints say; {advice}")
-        lacking = sorted(one.entries.keys() ^ other.entries.keys())
+    (first_name, first), *rest = parts
+    advice = "only files of the same model can be merged"
+    for name, imatrix in rest:
+        if None not in (first.fingerprint, imatrix.fingerprint) and first.fingerprint != imatrix.fingerprint:
+            raise InputError(f"{first_name} and {name} have different fingerprints, so different models; {advice}")
+        lacking = sorted(first.entries.keys() ^ imatrix.entries.keys())
         if lacking:
-            without = name if lacking[0] in one.entries else first
-            raise InputError(f"{without} lacks {_some(lacking)}; {advice}")
-        for layer, entry in one.entries.items():
-            if entry.mean.shape != other.entries[layer].mean.shape:
-                raise InputError(
-                    f"{layer} has {entry.mean.size:,} values in {first} and {other.entries[layer].mean.size:,} in "
-                    f"{name}; {advice}"
-                )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+            without = name if lacking[0] in first.entries else first_name
+            more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+            raise InputError(f"{without} lacks {', '.join(lacking[:NAMED])}{more}; {advice}")
+        for layer, entry in first.entries.items():
+            size, second = entry.mean.size, imatrix.entries[layer].mean.size
+            if entry.mean.shape != imatrix.entries[layer].mean.shape:
+                raise InputError(f"{layer} has {size:,} values in {first_name} and {second:,} in {name}; {advice}")

@@ -1,4 +1,4 @@
-"""ReadAhead: the tensors of a checkpoint on a device, block by block; those of the next block are read meanwhile.
+"""ReadAhead: the tensors of a checkpoint on a device, block by block, with the next block read ahead.
 
 On a GPU, threads read the next block into pinned memory in the type of the file, and the GPU copies it from there
 while the program goes on. On the CPU tensors are memory-mapped, and the system is asked to read the next block.
@@ -6,7 +6,6 @@ while the program goes on. On the CPU tensors are memory-mapped, and the system 
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -21,14 +20,14 @@ READERS = 4
 class ReadAhead:
     """Reads tensors onto a device, in the type of the file.
 
-    `parts` are the names of tensors in the order in which they will be needed, such as those of one block after the
-    other. When the first tensor of a part is requested, the part before it is forgotten and the one after it is read
-    ahead. Any other order, and a tensor of no part, is right but slower.
+    `parts` are the names of tensors in the order in which they will be needed, such as one block after the other. When
+    the first tensor of a part is requested, the part before it is forgotten and the one after it is read ahead. Any
+    other order, and a tensor of no part, is right but slower.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:
         self._checkpoint, self._device, self._parts = checkpoint, torch.device(device), parts
-        self._part_of = {name: number for number, names in enumerate(parts) for name in names}
+        self._numbers = {name: number for number, names in enumerate(parts) for name in names}
         self._current: int | None = None
         self._reading: dict[int, dict[str, Future[Tensor]]] = {}
         self._placed: dict[str, Tensor] = {}
@@ -37,9 +36,7 @@ class ReadAhead:
     def __enter__(self) -> "ReadAhead":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._placed.clear()
         self._reading.clear()
         if self._threads is not None:
@@ -47,7 +44,7 @@ class ReadAhead:
 
     def read(self, name: str) -> Tensor:
         """Returns one tensor. Do not write to it."""
-        part = self._part_of.get(name)
+        part = self._numbers.get(name)
         if part is not None and part != self._current:
             self._enter(part)
         if self._threads is None:

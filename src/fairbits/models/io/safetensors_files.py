@@ -2,15 +2,14 @@
 
 The file: 8 bytes that give the header's length N (little endian), N bytes of JSON
 `{name: {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {…}}`, then the data.
-The tensors must cover the data exactly: nothing outside, no overlap, no gap.
+The tensors must cover the data exactly: nothing outside, no overlap, no gap. The library does the same, but does not
+say where a tensor begins, which reading a part of one, or one from the Hub, needs.
 
-Safetensors files, written whole or not at all, tensor by tensor, so that no model must fit in memory.
+Files are written whole or not at all, tensor by tensor, so that no model must fit in memory.
 """
 
-import hashlib
 import json
 import math
-import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +30,13 @@ from fairbits.core.memory import JSON_BYTES, PART_BYTES, WRITTEN_BYTES
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
 
+SINGLE = "model.safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+INDEX = f"model{INDEX_SUFFIX}"
+EXPLICIT = "transformers_weights"
+"""The entry of config.json that names another file, or index of files, for transformers to read."""
 LENGTH_BYTES = 8
+ALIGNMENT = 8  # of the data within the file
 PARTS_AHEAD = 3  # of a file, which are read while the one before is used
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels
 DTYPES = {
@@ -53,6 +59,7 @@ DTYPES = {
     "F64": torch.float64,
     "C64": torch.complex64,
 }
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,6 @@ class TensorInfo:
 
     @property
     def numel(self) -> int:
-        """Returns the number of elements."""
         return math.prod(self.shape)
 
 
@@ -94,7 +100,7 @@ def parse_header(path: Path, size: int, read: Callable[[int, int], bytes]) -> di
     if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, JSON_BYTES):
         raise InputError(
             f"{path} says that its header is {length:,} bytes long, and the file has {size:,}; it is truncated "
-            f"or no safetensors file (a header has at most {JSON_BYTES:,} bytes): fetch it again"
+            f"or not a safetensors file (a header has at most {JSON_BYTES:,} bytes): fetch it again"
         )
     header, data_start = read(LENGTH_BYTES, length), LENGTH_BYTES + length
     entries = parse_object(header, f"the header of {path}")
@@ -137,7 +143,7 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
     for info in infos:
         if info.start != end:
             trouble = "overlaps the one before" if info.start < end else "leaves a gap before it"
-            raise InputError(f"tensor {info.name!r} of {path} {trouble}; the tensors must lie side by side")
+            raise InputError(f"tensor {info.name!r} of {path} {trouble}; each must begin where the one before ends")
         end = info.start + info.nbytes
     if end != size:
         raise InputError(
@@ -146,42 +152,28 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
         )
 
 
-SINGLE = "model.safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
-INDEX = f"model{INDEX_SUFFIX}"
-EXPLICIT = "transformers_weights"
-"""The entry of config.json that names another file, or index of files, for transformers to read."""
-
-
-def map_tensor(info: StoredTensor) -> torch.Tensor:
+def map_tensor(info: StoredTensor) -> Tensor:
     """Returns the tensor, memory-mapped; its pages go back to the system when the last reference to it goes.
 
-    Every call makes a mapping of its own, and a private one: writing to the tensor would change neither the file nor
-    another tensor.
+    Every call makes a private mapping: writing to the tensor would change neither the file nor another tensor.
     """
     if info.nbytes == 0:
         return torch.empty(info.shape, dtype=info.dtype)
-    page_start = info.start - info.start % mmap.ALLOCATIONGRANULARITY
-    length = info.start + info.nbytes - page_start
+    if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it
+        return read_tensor(info)
     try:
-        with info.file.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < info.start + info.nbytes:
-                raise InputError(f"{info.file} is shorter than when it was opened; open the checkpoint again")
-            if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it: copy
-                data = bytearray(info.nbytes)
-                file.seek(info.start)
-                file.readinto(data)
-                return torch.frombuffer(data, dtype=info.dtype).reshape(info.shape)
-            pages = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=page_start)
+        if info.file.stat().st_size < info.start + info.nbytes:
+            raise InputError(f"{info.file} is shorter than when it was opened; open the checkpoint again")
+        pages = np.memmap(info.file, np.uint8, mode="c", offset=info.start, shape=info.nbytes)
     except OSError as problem:
         raise InputError(f"{info.file} can no longer be read ({problem.strerror}); it must stay in place") from None
-    return torch.frombuffer(pages, dtype=info.dtype, offset=info.start - page_start).reshape(info.shape)
+    return torch.frombuffer(pages, dtype=info.dtype).reshape(info.shape)
 
 
-def read_tensor(info: StoredTensor, *, pinned: bool = False) -> torch.Tensor:
+def read_tensor(info: StoredTensor, *, pinned: bool = False) -> Tensor:
     """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting.
 
-    Reading is faster than touching the pages of a mapping one by one, and other threads run meanwhile.
+    Reading is faster than touching the pages of a mapping one by one, and lets other threads run.
     """
     data = torch.empty(info.nbytes, dtype=torch.uint8, pin_memory=pinned)
     _read_into(data.numpy().data, info, 0)
@@ -190,7 +182,7 @@ def read_tensor(info: StoredTensor, *, pinned: bool = False) -> torch.Tensor:
 
 def read_bytes(
     infos: Iterable[StoredTensor],
-    read: "Callable[[memoryview, StoredTensor, int], None] | None" = None,
+    read: Callable[[memoryview, StoredTensor, int], None] | None = None,
     *,
     size: int = PART_BYTES,
     ahead: int = PARTS_AHEAD,
@@ -219,7 +211,6 @@ def read_bytes(
 
 
 def _read_into(view: memoryview, info: StoredTensor, at: int) -> None:
-    """Fills memory with the bytes of a tensor from `at`."""
     done = 0
     try:
         with info.file.open("rb", buffering=0) as file:
@@ -240,10 +231,6 @@ def announce_read(info: StoredTensor) -> None:
             os.posix_fadvise(file.fileno(), info.start, info.nbytes, os.POSIX_FADV_WILLNEED)
 
 
-CODES = {dtype: code for code, dtype in DTYPES.items()}
-ALIGNMENT = 8  # of the data within the file
-
-
 @dataclass(frozen=True, eq=False)
 class Piece:
     """A tensor that is to be written, and how it is read when its turn comes."""
@@ -255,18 +242,12 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of the file it takes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
-    """Returns pieces for tensors that are there already, on whatever device."""
+    """Returns pieces for tensors in memory, on any device."""
     return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.cpu, x.detach())) for name, x in tensors.items()]
-
-
-def on_disk(infos: Iterable[StoredTensor]) -> list[Piece]:
-    """Returns pieces for tensors of other files."""
-    return [Piece(info.name, info.dtype, info.shape, partial(map_tensor, info)) for info in infos]
 
 
 def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
@@ -277,19 +258,10 @@ def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | N
 def tensor_chunks(pieces: Iterable[Piece], *, progress: Progress | None = None) -> Iterator[Chunk]:
     """Yields the content of a safetensors file."""
     # wide types first, as the safetensors library does, so that every tensor is aligned
-    return _chunks(sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name)), progress)
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _chunks(pieces: list[Piece], progress: Progress | None) -> Iterator[Chunk]:
-    yield _header(pieces)
-    total, done = sum(piece.nbytes for piece in pieces), 0
-    for piece in pieces:
+    ordered = sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name))
+    yield _header(ordered)
+    total, done = sum(piece.nbytes for piece in ordered), 0
+    for piece in ordered:
         data = piece.read().contiguous().reshape(-1).view(torch.uint8).numpy()
         for start in range(0, len(data), WRITTEN_BYTES):
             part = data[start : start + WRITTEN_BYTES].data
@@ -304,7 +276,7 @@ def _header(pieces: list[Piece]) -> bytes:
     end = 0
     for piece in pieces:
         start, end = end, end + piece.nbytes
-        entries[piece.name] = {"dtype": CODES[piece.dtype], "shape": piece.shape, "data_offsets": (start, end)}
+        entries[piece.name] = {"dtype": DTYPE_NAMES[piece.dtype], "shape": piece.shape, "data_offsets": (start, end)}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -1,12 +1,12 @@
-"""Tensors that only one of two readers may meet, transformers or vLLM: the files they lie in, and both indices.
+"""Tensors that only one of two loaders may read, transformers or vLLM: the files that hold them, and both indices.
 
 **Shapes.** vLLM takes every tensor of query_key_value for rows of attention heads and rearranges them, also the two
 numbers of X.weight_shape, and stops there: 0.32 in BLOOM, 0.26 also in GPT-NeoX. It needs no shapes;
 compressed-tensors, and so transformers, does.
 
 **Joined tensors.** Files of Kimi Linear, OLMo hybrid and Bailing hybrid have convolutions of q, k and v, which vLLM
-reads, and transformers 5.22 joins them into one. Beside packed weights it does not: it then looks for packed
-convolutions. It reads the joined tensor under the name that it has in the model.
+reads, and transformers 5.22 joins them into one. With packed weights in the file it does not: it then looks for
+packed convolutions. It reads the joined tensor under the name that it has in the model.
 
 So a checkpoint of such a model has
 
@@ -22,13 +22,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_whole
+from fairbits.models.architecture.tensor_names import Conversions, joined_groups
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX,
@@ -38,10 +39,7 @@ from fairbits.models.io.safetensors_files import (
     read_header,
     write_tensors,
 )
-
-if TYPE_CHECKING:
-    from fairbits.models.architecture.records import Architecture
-    from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.scheme import Scheme
 
 SHAPES, JOINED, PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
 COMPLETE = f"transformers{INDEX_SUFFIX}"
@@ -51,7 +49,7 @@ REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}
 
 @dataclass(frozen=True, eq=False)
 class SplitIndex:
-    """What lies apart: tensors that only transformers reads, and those that only others read."""
+    """What is stored apart: tensors that only transformers reads, and `parts`, which only others read."""
 
     shapes: Mapping[str, Tensor] = field(default_factory=dict)
     joined: Mapping[str, Tensor] = field(default_factory=dict)
@@ -61,15 +59,14 @@ class SplitIndex:
         return bool(self._files)
 
     def write(self, directory: Path) -> None:
-        """Writes these tensors."""
         for file, tensors in self._files.items():
             write_tensors(directory / file, in_memory(tensors))
 
     def write_indices(self, directory: Path, shards: Iterable[str], *, size_bytes: int) -> None:
-        """Writes which file holds which tensor, if the bytes that transformers reads are those that were planned."""
-        found = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
-        complete = {shard: tensors for shard, tensors in found.items() if shard != PARTS}
-        usual = {shard: tensors for shard, tensors in found.items() if shard not in (SHAPES, JOINED)}
+        """Writes which file holds which tensor, if transformers reads as many bytes as were planned."""
+        files = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
+        complete = {shard: tensors for shard, tensors in files.items() if shard != PARTS}
+        usual = {shard: tensors for shard, tensors in files.items() if shard not in (SHAPES, JOINED)}
         if (size := _size(complete)) != size_bytes:
             raise InputError(f"the tensors take {size:,} bytes and {size_bytes:,} were planned; report this")
         if self:
@@ -78,7 +75,7 @@ class SplitIndex:
 
     @property
     def config_entries(self) -> dict[str, str]:
-        """Returns what config.json says of the index, if it is not the usual one."""
+        """What config.json says of the index, if it is not the usual one."""
         return {EXPLICIT: COMPLETE} if self else {}
 
     @cached_property
@@ -87,23 +84,22 @@ class SplitIndex:
         return {file: tensors for file, tensors in files.items() if tensors}
 
 
-def vllm_unreadable_shapes(architecture: "Architecture", packed: Iterable[str]) -> dict[str, Tensor]:
-    """Returns X.weight_shape of the packed weights whose shapes vLLM cannot load."""
+def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitIndex:
+    """Returns the shapes that vLLM cannot load, and what transformers joins, of a checkpoint that is quantized."""
+    architecture = checkpoint.architecture
     end = REARRANGED.get(architecture.family)
-    weights = [architecture.weights[name] for name in packed]
-    return {f"{w.name}_shape": torch.tensor(w.shape) for w in weights if end is not None and w.module.endswith(end)}
-
-
-def joined_tensors(checkpoint: "Checkpoint") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Returns tensors as transformers joins them, by parameter, and the same as they are in the file."""
-    from fairbits.models.architecture.meta_model import meta_model, model_class
-    from fairbits.models.architecture.tensor_names import join, joined_groups
-
-    cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    model = meta_model(checkpoint.config, cls)
-    groups = joined_groups(model, checkpoint.architecture)
-    joined = {parameter: join(model, parameter, own, read=checkpoint.read) for parameter, own in groups.items()}
-    return joined, {name: checkpoint.read(name) for members in groups.values() for name in members}
+    packed = [architecture.weights[name] for name in schemes if not architecture.weights[name].in_whole_bytes]
+    unread = [weight for weight in packed if end is not None and weight.module.endswith(end)]
+    model = checkpoint.meta_model()
+    groups, conversions = joined_groups(model, architecture), Conversions(model)
+    return SplitIndex(
+        {f"{weight.name}_shape": torch.tensor(weight.shape) for weight in unread},
+        {
+            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read).values())).contiguous()
+            for parameter, parts in groups.items()
+        },
+        {name: checkpoint.read(name) for parts in groups.values() for name in parts},
+    )
 
 
 def _size(shards: Mapping[str, Mapping[str, StoredTensor]]) -> int:

@@ -5,23 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+from compressed_tensors.utils.match import match_named_modules, match_targets  # type: ignore[import-untyped]
 from torch import Tensor
+from transformers import PretrainedConfig
+from transformers.integrations.compressed_tensors import get_experts_scheme
 
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import WORD_BITS, read_packed
-from fairbits.models.io.compressed_tensors_config import BYTES, PACKED
+from fairbits.models.io.compressed_tensors import BYTES, PACKED, WORD_BITS, read_packed
 from fairbits.models.io.safetensors_files import TensorInfo
-from fairbits.models.io.stored_weights import is_table
 from fairbits.models.scales.groups import dequantize_in_float32
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-    from fairbits.models.architecture.records import Architecture, Weight
 
 UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")
 """What a quantization_config may say for its weights to be read here."""
@@ -38,8 +36,8 @@ class UnpackedCheckpoint(Checkpoint):
 
     def __init__(self, stored: Checkpoint) -> None:
         """Reads the shapes, and raises UnreadableLayoutError if weights are stored in another layout."""
-        own = ("config", "architecture", "fingerprint")
-        self.__dict__.update({name: value for name, value in vars(stored).items() if name not in own})
+        computed = ("config", "architecture", "fingerprint")
+        self.__dict__.update({name: value for name, value in vars(stored).items() if name not in computed})
         self._stored = stored
         self._settings = _settings(stored)
         self._parts = dict(_parts(stored.tensors))
@@ -48,37 +46,32 @@ class UnpackedCheckpoint(Checkpoint):
 
     @property
     def stored(self) -> Checkpoint:
-        """The packed checkpoint."""
         return self._stored
 
     @cached_property
-    def config(self) -> "PretrainedConfig":
-        """The configuration of the model before it was quantized."""
+    def config(self) -> PretrainedConfig:
         plain = copy.deepcopy(self.stored.config)
         del plain.quantization_config
         return plain
 
     @cached_property
-    def architecture(self) -> "Architecture":
+    def architecture(self) -> Architecture:
         """The blocks of the model, if every tensor is used as quantization_config says."""
         try:
-            found = super().architecture
+            architecture = super().architecture
         except InputError as problem:
             raise UnreadableLayoutError(str(problem)) from None
-        self._check_schemes(found)
-        self._check_used(found)
-        return found
+        self._check_schemes(architecture)
+        self._check_used(architecture)
+        return architecture
 
     def read(self, name: str) -> Tensor:
-        """Returns one weight as it was before packing, in float32 if it was packed."""
         return self.unpack(self._info(name).name, self.stored.read)
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Returns the tensors of the files that make up a weight."""
         return self._parts[name]
 
     def unpack(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
-        """Returns one weight from the tensors of the files, which `read` gives."""
         tensors = {part: read(part) for part in self._parts[name]}
         if name not in self._bits:
             return tensors[name]
@@ -93,16 +86,10 @@ class UnpackedCheckpoint(Checkpoint):
         shape = info.shape if len(self._parts[name]) == 2 else self.stored.read(f"{name}_shape").tolist()
         return replace(info, name=name, shape=tuple(shape), dtype=torch.float32)
 
-    def _check_schemes(self, architecture: "Architecture") -> None:
+    def _check_schemes(self, architecture: Architecture) -> None:
         """Raises unless exactly the weights that quantization_config names are packed, and as it says."""
-        from compressed_tensors.utils.match import match_named_modules, match_targets  # type: ignore[import-untyped]
-        from transformers.integrations.compressed_tensors import get_experts_scheme
-
-        from fairbits.models.architecture.meta_model import meta_model, model_class
-
         targets = {target: group for group in self._settings.config_groups.values() for target in group.targets}
-        cls = model_class(self.config, trust_remote_code=self.trust_remote_code)
-        modules = match_named_modules(meta_model(self.config, cls), targets, self._settings.ignore)
+        modules = match_named_modules(self.meta_model(), targets, self._settings.ignore)
         named = {name: targets[match_targets(name, module, targets)[0]] for name, module in modules}
         experts = get_experts_scheme(self._settings)  # type: ignore[no-untyped-call]
         for name, weight in architecture.weights.items():
@@ -110,11 +97,11 @@ class UnpackedCheckpoint(Checkpoint):
             scheme = named.get(weight.module) if weight.expert is None else experts
             if packed and (scheme is None or not self._follows(name, weight, scheme)):
                 raise UnreadableLayoutError(f"{name} is not packed as its quantization_config says")
-            if not packed and scheme is not None and weight.expert is None and (weight.linear or is_table(weight)):
+            if not packed and scheme is not None and weight.expert is None and (weight.linear or weight.is_embedding):
                 raise UnreadableLayoutError(f"{name} is not packed, although its quantization_config says so")
 
-    def _follows(self, name: str, weight: "Weight", scheme: Any) -> bool:
-        """Returns whether a packed weight has the layout, width and groups of a scheme."""
+    def _follows(self, name: str, weight: Weight, scheme: Any) -> bool:
+        """Returns whether a packed weight has the layout, bits and groups of a scheme."""
         how, (out, columns) = scheme.weights, weight.shape
         groups = {"channel": 1, "group": columns // how.group_size if how.group_size else 0}.get(how.strategy, 0)
         return (
@@ -123,7 +110,7 @@ class UnpackedCheckpoint(Checkpoint):
             and self.stored.tensors[f"{name}_scale"].shape == (out, groups)
         )
 
-    def _check_used(self, architecture: "Architecture") -> None:
+    def _check_used(self, architecture: Architecture) -> None:
         """Raises if a tensor of the files makes up no weight; a tied parameter has a copy of a scale."""
         used = {part for parts in self._parts.values() for part in parts}
         for name in self.stored.tensors.keys() - used:
@@ -135,35 +122,33 @@ class UnpackedCheckpoint(Checkpoint):
 
 def _settings(checkpoint: Checkpoint) -> Any:
     """Returns the QuantizationConfig of compressed-tensors, if it describes packed weights and nothing else."""
-    from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
-
-    given = checkpoint.config.quantization_config
-    method = given.get("quant_method") if isinstance(given, dict) else None
+    entry = checkpoint.config.quantization_config
+    method = entry.get("quant_method") if isinstance(entry, dict) else None
     if method != "compressed-tensors":
         raise UnreadableLayoutError(f"its weights are packed by {method or 'a method without a name'}")
-    other = next((name for name in given if given[name] and name not in (*UNDERSTOOD, *MEANINGLESS)), None)
-    if other is not None:
-        raise UnreadableLayoutError(f"its quantization_config has {other}")
+    unknown = next((name for name in entry if entry[name] and name not in (*UNDERSTOOD, *MEANINGLESS)), None)
+    if unknown is not None:
+        raise UnreadableLayoutError(f"its quantization_config has {unknown}")
     try:
-        found = QuantizationConfig.model_validate(copy.deepcopy(given))  # which changes what it is given
+        settings = QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes its argument
     except (ValueError, NotImplementedError) as problem:
         raise UnreadableLayoutError(
             f"its quantization_config is not valid ({' '.join(str(problem).split())})"
         ) from None
-    if found.quantization_status != "compressed":
-        raise UnreadableLayoutError(f"its quantization_status is {found.quantization_status}")
-    if not found.config_groups:
+    if settings.quantization_status != "compressed":
+        raise UnreadableLayoutError(f"its quantization_status is {settings.quantization_status}")
+    if not settings.config_groups:
         raise UnreadableLayoutError("its quantization_config has no group")
-    for group in found.config_groups.values():
+    for group in settings.config_groups.values():
         if group.input_activations is not None or group.output_activations is not None:
             raise UnreadableLayoutError("its activations are quantized too")
         if group.weights is None:
             raise UnreadableLayoutError("its quantization_config has a group without weights")
-    return found
+    return settings
 
 
 def _parts(tensors: Mapping[str, TensorInfo]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields each weight, and the tensors that hold it. A scale without a weight is that of a tied one."""
+    """Yields each weight, and the tensors that hold it. A scale without a weight belongs to a tied one."""
     for name, info in tensors.items():
         weight = name.removesuffix("_packed")
         if weight != name:

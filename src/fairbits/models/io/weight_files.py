@@ -5,34 +5,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
+from fairbits.models.io.hub_files import HubFiles
 from fairbits.models.io.safetensors_files import EXPLICIT, INDEX, INDEX_SUFFIX, SINGLE, StoredTensor, read_header
 
 FILE_NAME = r"[^/\\:\0]+"  # leads nowhere else
 
 
-class Folder(Protocol):
-    """Where the files of a model are; errors name it by `path`."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def has(self, name: str) -> bool:
-        """Returns whether there is a file of this name."""
-
-    def read_object(self, name: str) -> dict[str, Any]:
-        """Returns the content of a JSON file."""
-
-    def read_header(self, name: str) -> dict[str, StoredTensor]:
-        """Returns the tensors of a safetensors file."""
-
-
 @dataclass(frozen=True)
 class Directory:
-    """A local directory."""
+    """The files of a model in a local directory."""
 
     path: Path
 
@@ -44,12 +29,13 @@ class Directory:
         return (self.path / name).is_file()
 
     def read_object(self, name: str) -> dict[str, Any]:
-        """Returns the content of a JSON file."""
         return read_object(self.path / name)
 
     def read_header(self, name: str) -> dict[str, StoredTensor]:
-        """Returns the tensors of a safetensors file."""
         return read_header(self.path / name)
+
+
+Folder = Directory | HubFiles
 
 
 def read_weights(folder: Folder, explicit: object = None) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
@@ -77,7 +63,7 @@ def _read_explicit(folder: Folder, name: object) -> tuple[dict[str, StoredTensor
     if not isinstance(name, str) or not re.fullmatch(rf"{FILE_NAME}({re.escape(INDEX_SUFFIX)}|\.safetensors)", name):
         raise InputError(
             f"{folder.path / 'config.json'} names the weights {name!r:.80} ({EXPLICIT}); it must be a .safetensors "
-            "file or its index beside it"
+            "file or its index next to it"
         )
     if not folder.has(name):
         raise InputError(f"{folder.path / 'config.json'} names the weights {name}, which are missing; fetch them")
@@ -87,11 +73,8 @@ def _read_explicit(folder: Folder, name: object) -> tuple[dict[str, StoredTensor
 def _read_shards(folder: Folder, name: str) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
     index, path = folder.read_object(name), folder.path / name
     weight_map = index.get("weight_map")
-    if (
-        not weight_map
-        or not isinstance(weight_map, dict)
-        or not all(isinstance(each, str) for each in weight_map.values())
-    ):
+    named = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    if not weight_map or not named:
         raise InputError(f"{path} has no weight_map from tensor names to file names; fetch it again")
     expected: dict[str, set[str]] = defaultdict(set)
     for tensor, shard in weight_map.items():
@@ -99,22 +82,22 @@ def _read_shards(folder: Folder, name: str) -> tuple[dict[str, StoredTensor], tu
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(expected):
         _check_shard(folder, path, shard)
-        found = folder.read_header(shard)
-        _check_agreement(path, shard, expected=expected[shard], found=found.keys())
-        tensors |= found
+        stored = folder.read_header(shard)
+        _check_agreement(path, shard, expected=expected[shard], stored=stored.keys())
+        tensors |= stored
     return tensors, _size_note(index, sum(info.nbytes for info in tensors.values()))
 
 
 def _check_shard(folder: Folder, index: Path, shard: str) -> None:
-    """Raises unless the shard is a file beside its index, which names it: the name must not lead elsewhere."""
+    """Raises unless the shard is a file next to its index: the name must not lead elsewhere."""
     if not re.fullmatch(rf"{FILE_NAME}\.safetensors", shard):
-        raise InputError(f"{index} names the shard {shard!r:.80}; a shard must be a .safetensors file beside the index")
+        raise InputError(f"{index} names the shard {shard!r:.80}; it must be a .safetensors file next to the index")
     if not folder.has(shard):
         raise InputError(f"{index} names the shard {shard}, which is missing; fetch it into {index.parent}")
 
 
-def _check_agreement(index: Path, shard: str, *, expected: set[str], found: Iterable[str]) -> None:
-    missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
+def _check_agreement(index: Path, shard: str, *, expected: set[str], stored: Iterable[str]) -> None:
+    missing, extra = sorted(expected - set(stored)), sorted(set(stored) - expected)
     if missing or extra:
         troubles = [f"lacks {_some(missing)}"] * bool(missing) + [f"also holds {_some(extra)}"] * bool(extra)
         raise InputError(

@@ -1,19 +1,16 @@
 """Writes a quantized checkpoint block by block: what is finished survives an interruption, and OUT appears whole.
 
-Until then everything lies in a draft beside it, `.OUT.partial`:
+Until then everything is in a draft next to it, `.OUT.partial`:
 
-    state.json  what the draft is for; the plan lies beside it
+    state.json  what the draft is for; plan.json is the plan
     done/       of each block: checksums and record (JSON), and its extra tensors
     model/      what becomes OUT; the indices and config.json, without which no loader reads it, come last
 
-WriteBehind: blocks are packed, hashed and written by threads while the next ones are computed.
-
-At most a few blocks wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller
-at the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
-complete are still written, so that a resumed run need not compute them again.
+Threads pack, hash and write blocks while the next ones are computed (`WriteBehind`).
 """
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,33 +18,137 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from torch import Tensor
 
 from fairbits.core.errors import InputError
-from fairbits.core.files import clear_temporary, remove_tree, sync_directory, uninterrupted, write_whole
+from fairbits.core.files import (
+    TEMPORARY,
+    clear_temporary,
+    file_sha256,
+    remove_tree,
+    sync_directory,
+    uninterrupted,
+    write_whole,
+)
 from fairbits.core.memory import WAITING_BLOCKS
 from fairbits.core.progress import Progress
-from fairbits.core.records import check_record, read_object
+from fairbits.core.records import Digest, FileName, Kind, Name, Positive, StoredBits, check_record, read_object
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.draft import DRAFT, STATE, BlockNote, DraftState, check_draft, check_target, draft_of, is_own
-from fairbits.models.io.formats import DEFAULT_FORMAT, OutputFormat, planned_bytes
+from fairbits.models.io.compressed_tensors import (
+    check_storable,
+    layer_tensors,
+    planned_bytes,
+    quantization_config,
+    read_packed,
+)
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX_SUFFIX,
     Piece,
-    TensorInfo,
     in_memory,
     map_tensor,
-    on_disk,
     read_header,
-    sha256_of,
     write_tensors,
 )
-from fairbits.models.io.stored_weights import scale_dtype, tied_copies, tied_parameters
+from fairbits.models.io.split_index import split_index
 from fairbits.models.scales.groups import Codes, check_planned
 from fairbits.models.scales.scheme import Scheme
+
+STATE = "state.json"
+PLAN = "plan.json"
+LEARNING = "learning"
+FILES = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, except for temporary files
+
+
+@dataclass(frozen=True)
+class DraftState:
+    """What a draft is for: a draft is continued only if all of this is the same.
+
+    `plan`, `model`  the digest of the plan, and the fingerprint of the model
+    `tokenizer`      the hash of its tokenizer
+    `fairbits`       the version
+    `device`         what computes
+    `stored`         the bits and the group size of every tensor that is quantized; null: a row has one scale
+    """
+
+    plan: Digest
+    model: Digest
+    tokenizer: Digest
+    fairbits: Name
+    device: Name
+    stored: Mapping[str, tuple[StoredBits, Positive | None]]
+
+
+DRAFT = Kind(
+    "fairbits.draft/2", "the state of a draft", "fairbits quantize, after you have deleted the draft", DraftState
+)
+
+
+@dataclass(frozen=True)
+class BlockNote:
+    """The note on a finished block: its record, and the SHA-256 of its files."""
+
+    record: str
+    sha256: Mapping[FileName, Digest]
+
+
+def draft_directory(directory: str | Path) -> Path:
+    """Returns where the checkpoint `directory` is drafted, next to it.
+
+    >>> draft_directory("models/tiny-w4").name
+    '.tiny-w4.partial'
+    """
+    target = Path(os.path.abspath(directory))
+    if not target.name:
+        raise InputError(f"{target} is the root of all files; give a new directory in it")
+    return target.with_name(f".{target.name}.partial")
+
+
+def draft_lock(directory: str | Path) -> Path:
+    """Returns the file that locks the draft of the checkpoint `directory`, such as `.tiny-w4.lock`."""
+    return draft_directory(directory).with_suffix(".lock")
+
+
+def is_draft_file(path: Path) -> bool:
+    """Returns whether a path in a draft is one that a draft can hold."""
+    return path.name in FILES or bool(TEMPORARY.fullmatch(path.name))
+
+
+def clear_remains(directory: str | Path) -> None:
+    """Removes what a process that was killed right after finishing the checkpoint `directory` left of its draft."""
+    draft = draft_directory(directory)
+    if not _is_there(directory) or not draft.is_dir() or (draft / "model").exists():
+        return
+    if all(map(is_draft_file, draft.iterdir())):
+        remove_tree(draft)
+
+
+def check_target(directory: str | Path) -> None:
+    """Raises if there is anything where the checkpoint will appear."""
+    target = Path(os.path.abspath(directory))
+    if _is_there(target):
+        raise InputError(f"{target} exists and is not empty; give a new directory")
+
+
+def check_draft(directory: str | Path, *, resume: bool) -> bool:
+    """Returns whether a draft of the checkpoint has finished blocks, which only `resume` may go on from."""
+    draft = draft_directory(directory)
+    done = draft / "done"
+    # not so where a draft was killed at birth or after its end
+    begun = (draft / STATE).is_file() and (draft / "model").is_dir() and done.is_dir()
+    begun = begun and (any(done.iterdir()) or (draft / LEARNING).is_dir())
+    if begun and not resume:
+        raise InputError(f"{draft} holds what an interrupted run has finished; continue it with --resume, or delete it")
+    return begun
+
+
+def _is_there(directory: str | Path) -> bool:
+    """Returns whether there is anything but an empty directory."""
+    target = Path(os.path.abspath(directory))
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))
+
 
 CONFIG = "config.json"
 THRESHOLDS = "thresholds.safetensors"
@@ -60,7 +161,7 @@ COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """What was added for a block: its quantized tensors, the tensors beside the model, and its record."""
+    """What was added for a block: its quantized tensors, tensors that are not of the model, and its record."""
 
     layers: Mapping[str, Codes]
     extra: Mapping[str, Tensor]
@@ -73,8 +174,7 @@ class QuantizedWriter:
     `schemes`   how every tensor that is quantized is rounded, by its name in `checkpoint`
     `identity`  the other fields of `DraftState`, all that decides the bytes: a draft is continued (`resume`) only if it
                 was begun with the same
-    `output`    the format; it is asked before anything is written whether it can hold the model
-    A block is named by its index, and what lies outside the blocks by None.
+    A block is named by its index, and what is outside the blocks by None.
     """
 
     def __init__(
@@ -85,18 +185,15 @@ class QuantizedWriter:
         schemes: Mapping[str, Scheme],
         identity: Mapping[str, str],
         resume: bool = False,
-        output: OutputFormat = DEFAULT_FORMAT,
     ) -> None:
-        output.check(checkpoint, schemes)
-        self.checkpoint, self.output = checkpoint, output
-        self._config_entries = output.config_entries(checkpoint, schemes)
-        self._format_files = output.extra_files(checkpoint, schemes)
-        self._apart = output.apart(checkpoint, schemes)
+        check_storable(checkpoint, schemes)  # before anything is written
+        self.checkpoint = checkpoint
+        self._quantization_config = quantization_config(checkpoint, schemes)
+        self._apart = split_index(checkpoint, schemes)
         self.schemes = dict(schemes)
-        self.draft = draft_of(directory)
+        self.draft = draft_directory(directory)
         self.directory = self.draft.with_name(Path(directory).absolute().name)
         self._model, self._done = self.draft / "model", self.draft / "done"
-        self._scale_dtype = scale_dtype(checkpoint)
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
         stored = {name: (scheme.bits, scheme.group_size) for name, scheme in self.schemes.items()}
         with self._writing():
@@ -105,24 +202,24 @@ class QuantizedWriter:
 
     @cached_property
     def size_bytes(self) -> int:
-        """What all tensors of the quantized checkpoint take."""
-        return planned_bytes(self.output, self.checkpoint, self.schemes)
+        return planned_bytes(self.checkpoint, self.schemes)
 
     def finished(self, index: int | None) -> Finished | None:
         """Returns what was added for a block, now or before an interruption; None if it is missing or damaged."""
-        said = self._intact(index)
-        if said is None:
+        note = self._intact(index)
+        if note is None:
             return None
         try:
             shard, extra = map(_mapped, self._files(index))
             shard |= self._apart.shapes
-            layers = {name: self.output.read(shard, name, bits=self.schemes[name].bits) for name in self._names(index)}
+            names = self._blocks.get(index, [])
+            layers = {name: read_packed(shard, name, bits=self.schemes[name].bits) for name in names}
             for name, codes in layers.items():
                 self._check_planned(name, codes)
         except InputError:
             return None  # nothing that is damaged is trusted: the block is done again
         self._seen.add(index)
-        return Finished(layers, extra, said.record.encode())
+        return Finished(layers, extra, note.record.encode())
 
     def add(
         self,
@@ -132,12 +229,10 @@ class QuantizedWriter:
         extra: Mapping[str, Tensor] = NO_TENSORS,
         record: bytes = b"",
     ) -> None:
-        """Writes a block: what is quantized in it, tensors that lie beside the model, and a record in UTF-8."""
-        differing = sorted(layers.keys() ^ set(self._names(index)))
+        """Writes a block: what is quantized in it, tensors that are not of the model, and a record in UTF-8."""
+        differing = sorted(layers.keys() ^ set(self._blocks.get(index, [])))
         if differing:
-            raise InputError(
-                f"{_called(index)} must bring exactly what is to be stored of it; {differing[0]} is not so"
-            )
+            raise InputError(f"{_called(index)} must bring exactly the tensors that are planned, unlike {differing[0]}")
         tensors: dict[str, Tensor] = {}
         for name, codes in layers.items():
             tensors |= self._tensors(name, codes)
@@ -159,7 +254,7 @@ class QuantizedWriter:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
         with self._writing():
             if self._kept:
-                write_tensors(self._model / self._shards[-1], self._kept_pieces(), progress=progress)
+                write_tensors(self._model / self._shards[-1], self._kept, progress=progress)
             self._write_thresholds()
             self._write_companions(files)
             self._apart.write(self._model)
@@ -178,10 +273,9 @@ class QuantizedWriter:
         """Makes a new draft, or checks that the one that is there was begun for the same."""
         note = self.draft / STATE
         if check_draft(self.directory, resume=resume):
-            found = DRAFT.read(note)
-            differing = sorted(
-                each.name for each in fields(state) if getattr(state, each.name) != getattr(found, each.name)
-            )
+            begun = DRAFT.read(note)
+            names = [field.name for field in fields(state)]
+            differing = sorted(name for name in names if getattr(state, name) != getattr(begun, name))
             if differing:
                 raise InputError(
                     f"{self.draft} was begun for another {' and '.join(differing)}; --resume continues only what is "
@@ -190,9 +284,9 @@ class QuantizedWriter:
             clear_temporary(self.draft)
             return
         if self.draft.exists():
-            foreign = sorted(path.name for path in self.draft.iterdir() if not is_own(path))
-            if foreign:
-                raise InputError(f"{self.draft} holds {foreign[0]}, which no draft has; move it away first")
+            strange = sorted(path.name for path in self.draft.iterdir() if not is_draft_file(path))
+            if strange:
+                raise InputError(f"{self.draft} holds {strange[0]}, which is not part of a draft; move it away first")
             remove_tree(self.draft)
         self._model.mkdir(parents=True)
         self._done.mkdir()
@@ -203,11 +297,11 @@ class QuantizedWriter:
         if not self._note(index).is_file():
             return None
         try:
-            said = check_record(BlockNote, read_object(self._note(index)))
+            note = check_record(BlockNote, read_object(self._note(index)))
         except InputError:
             return None  # nothing that is damaged is trusted: the block is done again
-        found = {path.name: sha256_of(path) for path in self._files(index) if path.is_file()}
-        return said if said.sha256 == found else None
+        sums = {path.name: file_sha256(path) for path in self._files(index) if path.is_file()}
+        return note if note.sha256 == sums else None
 
     @cached_property
     def _blocks(self) -> dict[int | None, list[str]]:
@@ -223,27 +317,23 @@ class QuantizedWriter:
         return sorted(self._blocks, key=lambda index: (index is None, index))
 
     @cached_property
-    def _kept(self) -> list[TensorInfo]:
-        left_out = tied_copies(self.checkpoint) | self.schemes.keys() | self._apart.parts.keys()
-        return [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
-
-    def _kept_pieces(self) -> list[Piece]:
+    def _kept(self) -> list[Piece]:
+        """The tensors that are written as they are."""
         read = self.checkpoint.read
-        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in self._kept]
+        left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
+        kept = [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+        return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in kept]
 
     @cached_property
     def _shards(self) -> list[str]:
         count = len(self._indices) + bool(self._kept)
         return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
 
-    def _names(self, index: int | None) -> list[str]:
-        return self._blocks.get(index, [])
-
     def _note(self, index: int | None) -> Path:
         return self._done / f"{_label(index)}.json"
 
     def _files(self, index: int | None) -> tuple[Path, Path]:
-        """Returns where the quantized tensors of a block lie, and its extra ones."""
+        """Returns the files of the quantized tensors of a block, and of its extra ones."""
         extra = self._done / f"{_label(index)}.safetensors"
         if index not in self._blocks:
             return self._done / f"{_label(index)}-nothing.safetensors", extra
@@ -253,45 +343,38 @@ class QuantizedWriter:
         """Returns the tensors of the file for one that is quantized, if it came as planned."""
         self._check_planned(name, codes)
         weight = self.checkpoint.architecture.weights[name]
-        tensors = self.output.tensors(weight, codes, tied=tied_parameters(self.checkpoint, name))
+        tensors = layer_tensors(weight, codes, tied=self.checkpoint.architecture.tied_parameters(name))
         return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
 
     def _check_planned(self, name: str, codes: Codes) -> None:
-        check_planned(
-            name,
-            codes,
-            shape=self.checkpoint.architecture.weights[name].shape,
-            scheme=self.schemes[name],
-            dtype=self._scale_dtype,
-        )
+        shape, dtype = self.checkpoint.architecture.weights[name].shape, self.checkpoint.scale_dtype
+        check_planned(name, codes, shape=shape, scheme=self.schemes[name], dtype=dtype)
 
     def _write_thresholds(self) -> None:
-        """Joins the extra tensors of all blocks in a file that is no part of the model."""
+        """Joins the extra tensors of all blocks in a file that is not part of the model."""
         indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
-        beside = [path for index in indices if (path := self._files(index)[1]).is_file()]
-        infos = [info for path in beside for info in read_header(path).values()]
-        if infos:
-            write_tensors(self._model / THRESHOLDS, on_disk(infos))
+        tensors = {name: tensor for index in indices for name, tensor in _mapped(self._files(index)[1]).items()}
+        if tensors:
+            write_tensors(self._model / THRESHOLDS, in_memory(tensors))
 
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
-        """Copies what lies beside the weights, and adds files of the caller."""
-        beside = {path.name: path for path in sorted(self.checkpoint.directory.iterdir()) if path.is_file()}
-        for name, path in beside.items():
-            if path.suffix in COMPANIONS and name != CONFIG and not name.endswith(INDEX_SUFFIX) and name not in files:
-                write_whole({self._model / name: [path.read_bytes()]})
+        """Copies the files next to the weights, and adds the files of the caller."""
+        for path in sorted(self.checkpoint.directory.iterdir()):
+            skipped = path.name == CONFIG or path.name.endswith(INDEX_SUFFIX) or path.name in files
+            if path.is_file() and path.suffix in COMPANIONS and not skipped:
+                write_whole({self._model / path.name: [path.read_bytes()]})
         for name, content in files.items():
             if Path(name).name != name or name == CONFIG or name.endswith((".safetensors", INDEX_SUFFIX)):
                 raise InputError(f"{name!r} cannot be added to a checkpoint; give the plain name of another file")
-            write_whole({self._model / name: [content]})
-        for name, content in self._format_files.items():
             write_whole({self._model / name: [content]})
 
     def _write_config(self) -> None:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         config.pop(EXPLICIT, None)  # the index of the model before
         if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
-            config["dtype"] = str(self._scale_dtype).removeprefix("torch.")
-        write_whole({self._model / CONFIG: [_json(config | self._apart.config_entries | self._config_entries)]})
+            config["dtype"] = str(self.checkpoint.scale_dtype).removeprefix("torch.")
+        config |= self._apart.config_entries | {"quantization_config": self._quantization_config}
+        write_whole({self._model / CONFIG: [_json(config)]})
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -313,7 +396,7 @@ def _label(index: int | None) -> str:
 
 
 def _called(index: int | None) -> str:
-    return "what lies outside the blocks" if index is None else f"block {index}"
+    return "what is outside the blocks" if index is None else f"block {index}"
 
 
 def _json(content: Mapping[str, object]) -> bytes:
@@ -325,18 +408,21 @@ WRITERS = 2
 
 
 class WriteBehind:
-    """Calls functions in threads, in the order in which they are given; to be used in a `with` statement."""
+    """Calls functions in threads, in their order; to be used in a `with` statement.
+
+    At most a few wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller at
+    the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
+    complete are still written, so that a resumed run need not compute them again.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(WRITERS, "fairbits-write")
-        self._given: deque[Future[None]] = deque()
+        self._futures: deque[Future[None]] = deque()
 
     def __enter__(self) -> "WriteBehind":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         try:
             if problem is None:
                 self._wait(0)
@@ -346,14 +432,14 @@ class WriteBehind:
     def add(self, write: Callable[[], None]) -> None:
         """Has `write` called soon; waits while too many others are not done yet, and raises what one of them raised."""
         self._wait(WAITING_BLOCKS - 1)
-        self._given.append(self._threads.submit(write))
+        self._futures.append(self._threads.submit(write))
 
     def _wait(self, most: int) -> None:
         """Waits until at most so many are not done; if one failed, none that has not begun is begun."""
-        while self._given and (len(self._given) > most or self._given[0].done()):
+        while self._futures and (len(self._futures) > most or self._futures[0].done()):
             try:
-                self._given.popleft().result()
+                self._futures.popleft().result()
             except BaseException:
-                for each in self._given:
-                    each.cancel()
+                for future in self._futures:
+                    future.cancel()
                 raise

@@ -12,29 +12,28 @@ from typing import Any, NamedTuple
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
 
-DEPTHS = frozenset(
-    (
-        *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers", "num_encoder_layers"),
-        *("encoder_layers", "decoder_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers"),
-    )
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DEPTHS = _names(
+    "num_hidden_layers num_layers n_layer n_layers num_decoder_layers num_encoder_layers encoder_layers decoder_layers "
+    "num_nextn_predict_layers mtp_num_hidden_layers"
 )
 """What configurations call their numbers of layers."""
-EXPERTS = frozenset(
-    (
-        *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "moe_num_experts"),
-        *("num_experts_per_tok", "num_experts_per_token", "moe_top_k"),
-    )
+EXPERTS = _names(
+    "num_experts num_local_experts n_routed_experts n_shared_experts moe_num_experts num_experts_per_tok "
+    "num_experts_per_token moe_top_k"
 )
 """What configurations call their numbers of experts."""
-POSITIONS = frozenset(
-    (
-        *("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "max_sequence_length"),
-        *("max_source_positions", "max_target_positions", "original_max_position_embeddings"),
-    )
+POSITIONS = _names(
+    "max_position_embeddings n_positions n_ctx seq_length max_seq_len max_sequence_length max_source_positions "
+    "max_target_positions original_max_position_embeddings"
 )
 """What configurations call their numbers of positions."""
 MOST_POSITIONS = 2**27
-"""Positions that a configuration may state: more than ten times those of Llama 4 Scout, which has 10 million."""
+"""Positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout."""
 MOST_EXPERTS = 1024
 """Experts that a configuration may state, whatever the files have: some store all experts of a block in one tensor."""
 MOST_LABELS = 100_000
@@ -59,6 +58,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _all(value: Any, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(holds, value))
 
@@ -67,67 +70,51 @@ def _token(value: Any) -> bool:
     return _whole(value, -1)  # −1 stands for none in old configurations
 
 
+def _words(value: Any) -> bool:
+    return bool(value) and _all(value, lambda word: bool(word) and _all(word, lambda token: _whole(token, 0)))
+
+
+def _fields(rule: Rule, names: str) -> dict[str, Rule]:
+    return dict.fromkeys(_names(names), rule)
+
+
 TOKEN = Rule(lambda value: _token(value) or _all(value, _token), "a token id or a list of them")
-TOKENS = Rule(lambda value: _all(value, _token), "a list of token ids")
 COUNT = Rule(lambda value: _whole(value, 0), "a whole number, 0 or more")
-NUMBER = Rule(_number, "a number")
 SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
 OBJECT = Rule(lambda value: isinstance(value, dict), "an object")
-TEXT = Rule(lambda value: isinstance(value, str), "a string")
+NAMED = Rule(lambda value: isinstance(value, str | dict), "a string or an object")
 
 CONFIG_RULES: Mapping[str, Rule] = {
     "num_labels": Rule(lambda value: _whole(value, 0, MOST_LABELS), f"a whole number from 0 to {MOST_LABELS:,}"),
-    "id2label": OBJECT,
-    "label2id": OBJECT,
-    "architectures": Rule(lambda value: _all(value, lambda name: isinstance(name, str)), "a list of names of classes"),
-    "auto_map": OBJECT,
-    "attn_implementation": Rule(lambda value: isinstance(value, str | dict), "a string or an object"),
-    "_attn_implementation": Rule(lambda value: isinstance(value, str | dict), "a string or an object"),
-    "experts_implementation": Rule(lambda value: isinstance(value, str | dict), "a string or an object"),
+    "architectures": Rule(lambda value: _all(value, _text), "a list of names of classes"),
     "sliding_window": Rule(lambda value: value is False or _whole(value, 0), "a whole number, 0 or more, or null"),
     "vocab_size": COUNT,
-    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), TOKEN),
+    **_fields(OBJECT, "id2label label2id auto_map"),
+    **_fields(NAMED, "attn_implementation _attn_implementation experts_implementation"),
+    **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
 }
 """By field of config.json: the rule for a value that is not null."""
 
-BEAMS = Rule(lambda value: _whole(value, 1, 1024), "a whole number from 1 to 1,024")
-BAD_WORDS = Rule(
-    lambda value: _all(value, lambda word: bool(word) and _all(word, lambda token: _whole(token, 0))) and bool(value),
-    "a list of lists of token ids, none of them empty",
-)
 GENERATION_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        (
-            *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
-            *("forced_bos_token_id", "forced_eos_token_id"),
-        ),
-        TOKEN,
+    **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
+    **_fields(TOKEN, "forced_bos_token_id forced_eos_token_id"),
+    **_fields(Rule(lambda value: _all(value, _token), "a list of token ids"), "suppress_tokens begin_suppress_tokens"),
+    **_fields(COUNT, "max_length max_new_tokens min_length min_new_tokens top_k no_repeat_ngram_size max_cache_len"),
+    **_fields(COUNT, "encoder_no_repeat_ngram_size prompt_lookup_num_tokens num_assistant_tokens"),
+    **_fields(
+        Rule(_number, "a number"),
+        "temperature top_p min_p typical_p epsilon_cutoff eta_cutoff repetition_penalty encoder_repetition_penalty "
+        "length_penalty guidance_scale max_time",
     ),
-    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), TOKENS),
-    **dict.fromkeys(
-        (
-            *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "top_k", "no_repeat_ngram_size"),
-            *("encoder_no_repeat_ngram_size", "prompt_lookup_num_tokens", "num_assistant_tokens", "max_cache_len"),
-        ),
-        COUNT,
+    **_fields(SWITCH, "do_sample use_cache renormalize_logits remove_invalid_values token_healing"),
+    **_fields(
+        Rule(lambda value: _whole(value, 1, 1024), "a whole number from 1 to 1,024"),
+        "num_beams num_beam_groups num_return_sequences",
     ),
-    **dict.fromkeys(
-        (
-            *("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty"),
-            *("encoder_repetition_penalty", "length_penalty", "guidance_scale", "max_time"),
-        ),
-        NUMBER,
-    ),
-    **dict.fromkeys(("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "token_healing"), SWITCH),
-    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), BEAMS),
-    **dict.fromkeys(("watermarking_config", "compile_config", "cache_config"), OBJECT),
-    "cache_implementation": TEXT,
-    "transformers_version": TEXT,
-    "bad_words_ids": BAD_WORDS,
-    "stop_strings": Rule(
-        lambda value: isinstance(value, str) or _all(value, lambda each: isinstance(each, str)),
-        "a string or a list of strings",
-    ),
+    **_fields(OBJECT, "watermarking_config compile_config cache_config"),
+    **_fields(Rule(_text, "a string"), "cache_implementation transformers_version"),
+    "bad_words_ids": Rule(_words, "a list of lists of token ids, none of them empty"),
+    "stop_strings": Rule(lambda value: _text(value) or _all(value, _text), "a string or a list of strings"),
 }
 """By field of generation_config.json: the rule for a value that is not null."""
 
@@ -135,7 +122,7 @@ GENERATION_RULES: Mapping[str, Rule] = {
 def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int, ...]]) -> None:
     """Raises if a field of config.json has the wrong type, or states a size that the tensors of the model refute.
 
-    `raw` is the content of the file, `shapes` those of all tensors in the files of the model.
+    `raw` is the content of the file, `shapes` are of all tensors in the files of the model.
     """
     tensors, sides = len(shapes), {side for shape in shapes for side in shape}
     longest = max(sides, default=0)
@@ -168,8 +155,7 @@ def check_generation_config(directory: Path) -> None:
     file = directory / "generation_config.json"
     if not file.exists():
         return
-    content = read_object(file, finite=False)
-    for place, part in _objects(content, file):
+    for place, part in _objects(read_object(file, finite=False), file):
         if not place:
             _check_rules(part, GENERATION_RULES, f"{file} has ")
 
@@ -193,7 +179,7 @@ def _check_window(part: Mapping[str, Any], start: str) -> None:
 
 
 def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every object in a configuration with the way to it; raises for a number of more than 64 bits."""
+    """Yields every object in a configuration with its path; raises for a number of more than 64 bits."""
     waiting: list[tuple[str, int, Any]] = [("", 0, raw)]
     while waiting:
         place, depth, value = waiting.pop()
@@ -201,8 +187,8 @@ def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[
             raise InputError(f"{file} has objects nested more than {NESTING} levels deep; {ADVICE}")
         if isinstance(value, dict):
             yield place, value
-            waiting += [(f"{place}{key:.60}.", depth + 1, each) for key, each in value.items()]
+            waiting += [(f"{place}{key:.60}.", depth + 1, member) for key, member in value.items()]
         elif isinstance(value, list):
-            waiting += [(place, depth + 1, each) for each in value]
+            waiting += [(place, depth + 1, member) for member in value]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise InputError(f"{file} has {place.rstrip('.')} = {value!s:.20}…; it must fit into 64 bits: {ADVICE}")

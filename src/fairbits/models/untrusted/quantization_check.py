@@ -6,14 +6,14 @@ files hold, whether or not it is what quantization_config says; a server may bel
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from fairbits.core.errors import InputError
 from fairbits.models.io.safetensors_files import TensorInfo
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
 
 MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's ModelOpt says how it has quantized a model, whether or not config.json says so too."""
@@ -26,7 +26,7 @@ CODES: Mapping[str, tuple[str, Sequence[int]]] = {
     "mxfp6-pack-quantized": ("float", (6,)),
     "mxfp8-quantized": ("float", (8,)),
 }
-"""Type and widths of the codes in each layout of compressed-tensors."""
+"""Type and bits of the codes in each layout of compressed-tensors."""
 ADVICE = "give the model before it was quantized, or a checkpoint in compressed-tensors"
 
 
@@ -39,21 +39,17 @@ def check_quantization(directory: Path, config: Mapping[str, Any], tensors: Mapp
                 f"{directory} holds {MODELOPT_FILE}: ModelOpt has quantized it, and transformers would load it without "
                 f"its scales; {ADVICE}"
             )
-        coded = next(
-            (info for info in tensors.values() if info.dtype.is_floating_point and info.dtype.itemsize == 1), None
-        )
-        if coded is not None:
-            raise InputError(
-                f"{coded.name} of {directory} is stored as {coded.dtype}, and config.json has no quantization_config "
-                f"that says how it is scaled; {ADVICE}"
-            )
+        for info in tensors.values():
+            if info.dtype.is_floating_point and info.dtype.itemsize == 1:
+                raise InputError(
+                    f"{info.name} of {directory} is stored as {info.dtype}, and config.json has no quantization_config "
+                    f"that says how it is scaled; {ADVICE}"
+                )
         return
     if not isinstance(settings, dict):
         return  # transformers says what is wrong
     _check_layouts(directory, settings)
     _check_blocks(directory, settings, tensors)
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
-
     method = settings.get("quant_method")
     if isinstance(method, str) and method not in (*AUTO_QUANTIZATION_CONFIG_MAPPING, "bitsandbytes"):
         raise InputError(
@@ -65,9 +61,9 @@ def check_quantization(directory: Path, config: Mapping[str, Any], tensors: Mapp
 def _check_layouts(directory: Path, settings: Mapping[str, Any]) -> None:
     """Raises if a scheme of compressed-tensors contradicts the layout that it names."""
     groups = settings.get("config_groups")
-    found = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+    listed = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
     where = f"quantization_config of {directory / 'config.json'}"
-    for group in found:
+    for group in listed:
         layout, weights = group.get("format"), group.get("weights")
         if not isinstance(layout, str) or layout not in CODES or not isinstance(weights, dict):
             continue
@@ -77,16 +73,16 @@ def _check_layouts(directory: Path, settings: Mapping[str, Any]) -> None:
                 f"{where} has weights of type {kind!s:.40} with {bits!s:.40} bits in the layout {layout}, which holds "
                 "others; correct it"
             )
-    layouts = [str(group.get("format")) for group in found]
+    layouts = [str(group.get("format")) for group in listed]
     whole, wanted = settings.get("format"), layouts[0] if len(set(layouts)) == 1 else "mixed-precision"
     if layouts and "None" not in layouts and whole not in (None, wanted):
-        raise InputError(f"{where} has the format {whole!s:.40}, and that of its groups is {wanted:.40}; correct one")
+        raise InputError(f"{where} has the format {whole!s:.40}, and its groups have {wanted:.40}; correct one")
 
 
 def _check_blocks(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
     """Raises unless the scales of transformers' own FP8 belong to blocks of the size that is stated."""
     block = settings.get("weight_block_size")
-    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(each, int) and each > 0 for each in block):
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
         return
     for name, scale in tensors.items():
         weight = tensors.get(name.removesuffix("_scale_inv"))
@@ -100,8 +96,8 @@ def _check_blocks(directory: Path, settings: Mapping[str, Any], tensors: Mapping
             )
 
 
-def check_loaded(directory: Path, model: "PreTrainedModel") -> None:
-    """Raises unless what compressed-tensors has unpacked has the scales and codes that its schemes say."""
+def check_loaded(directory: Path, model: PreTrainedModel) -> None:
+    """Raises unless the layers that compressed-tensors has unpacked have the scales and codes of their schemes."""
     for path, module in model.named_modules():
         how = getattr(getattr(module, "quantization_scheme", None), "weights", None)
         weight, scale = getattr(module, "weight", None), getattr(module, "weight_scale", None)
@@ -113,8 +109,8 @@ def check_loaded(directory: Path, model: "PreTrainedModel") -> None:
             )
 
 
-def _agrees(weight: "Tensor", scale: "Tensor", how: Any) -> bool:
-    """Returns whether scales have the shape that a strategy gives them, and codes the width of integers."""
+def _agrees(weight: Tensor, scale: Tensor, how: Any) -> bool:
+    """Returns whether scales have the shape of their strategy, and integer codes fit their bits."""
     rows, columns = weight.shape
     sizes = {"tensor": (rows, columns), "channel": (1, columns), "block": how.block_structure}
     high, wide = sizes.get(how.strategy) or (1, how.group_size or columns)  # else a group

@@ -1,8 +1,8 @@
 """The child process in which a tokenizer is parsed for the first time. It runs alone, and imports no fairbits.
 
-Called as `python trial_child.py PATH MEMORY_BYTES CPU_SECONDS MOST_ID`, where PATH is a tokenizer.json, or a directory
+Called as `python sandbox_child.py PATH MEMORY_BYTES CPU_SECONDS MOST_ID`, where PATH is a tokenizer.json or a directory
 without one, which transformers opens. It ends with status 0 if the tokenizer can be used. Otherwise the last line of
-its error output is the reason, or it was ended by a limit.
+its error output is the reason, or a limit has ended it.
 """
 
 import os
@@ -27,7 +27,7 @@ WRITTEN_BYTES = 1 << 20
 def limit(memory: int, seconds: int) -> None:
     """Limits the memory that this process takes from now on, its processor time and the files that it writes.
 
-    A system that lacks one of these limits goes without it; the parent limits the time everywhere.
+    A system may lack some of these limits; the parent limits the time everywhere.
     """
     try:
         import resource
@@ -36,7 +36,7 @@ def limit(memory: int, seconds: int) -> None:
     memory += address_space()
     for kind, soft, hard in (
         ("RLIMIT_AS", memory, memory),
-        ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by a signal of its own
+        ("RLIMIT_CPU", seconds, seconds + 1),  # the first ends the process by its own signal
         ("RLIMIT_CORE", 0, 0),
         ("RLIMIT_FSIZE", WRITTEN_BYTES, WRITTEN_BYTES),
     ):
@@ -78,9 +78,9 @@ def attempt(path: str, opened: Callable[[], Any], most_id: int) -> str | None:
         largest = max(tokenizer.get_vocab().values(), default=0)
         if largest > most_id:
             return f"its vocabulary has the id {largest:,}; ids must be at most {most_id:,}"
-    for text in (*PROBES, *(f"{each * RUN}!" for each in REPEATED)):
-        found = tokenizer.encode(text)
-        tokenizer.decode(found if isinstance(found, list) else found.ids)
+    for text in (*PROBES, *(f"{char * RUN}!" for char in REPEATED)):
+        encoded = tokenizer.encode(text)
+        tokenizer.decode(encoded if isinstance(encoded, list) else encoded.ids)
     return None
 
 
@@ -90,10 +90,10 @@ def has_number(path: str, digits: int) -> bool:
     A number follows one of `:,[`. To look for that is ten times as fast as to copy a large vocabulary into Python.
     """
     kinds = bytearray(b"x" * 256)
-    for each in b":,[":
-        kinds[each] = ord(":")
-    for each in b"0123456789":
-        kinds[each] = ord("0")
+    for byte in b":,[":
+        kinds[byte] = ord(":")
+    for byte in b"0123456789":
+        kinds[byte] = ord("0")
     sought, seen = b":" + b"0" * digits, b""
     with open(path, "rb") as file:
         while part := file.read(PART):
@@ -112,7 +112,7 @@ def main() -> int:
         reason = attempt(path, opened, most_id)
     except MemoryError:
         reason = f"parsing it took more than {memory:,} bytes of memory"
-    except BaseException as problem:  # a panic of Rust is no Exception
+    except BaseException as problem:  # a panic of Rust is not an Exception
         reason = f"{type(problem).__name__}: {problem}"
     if reason is not None:
         sys.stderr.write(f"\n{reason[:400]!a}\n")

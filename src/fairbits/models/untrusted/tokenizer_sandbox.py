@@ -1,10 +1,9 @@
-"""The first opening of a tokenizer, in a child process with limits; its verdict is kept by the content of the file.
+"""The first opening of a tokenizer, in a child process with limits; success is remembered by the content of the file.
 
 The library that parses tokenizer.json is compiled. What a hostile file makes it do (allocate without end, run on,
-panic) cannot be caught in this process, so a file that was not seen before is parsed in another one first. The child
-imports only that library. A model without tokenizer.json is opened by transformers in the child, which takes seconds to
-import. What passed is opened here, now and later. What failed is tried again the next time, as a limit may have been
-reached because the machine was busy.
+panic) cannot be caught in this process, so a new file is first parsed in another one, which imports only that library.
+A model without tokenizer.json is opened by transformers in the child. What failed is tried again the next time, as a
+limit may have been reached because the machine was busy.
 """
 
 import ast
@@ -15,7 +14,9 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import JSON_BYTES, TOKENIZER_BYTES
@@ -23,19 +24,16 @@ from fairbits.models.io.cache import cache_directory
 
 TOKENIZER = "tokenizer.json"
 PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")
-"""The endings of files that transformers reads for a tokenizer."""
+"""Suffixes of the files that transformers reads for a tokenizer."""
 VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")
-"""How the names of files begin that hold a vocabulary outside tokenizer.json."""
-CHILD = Path(__file__).with_name("trial_child.py")
+"""How names of files with a vocabulary begin, other than tokenizer.json."""
+CHILD = Path(__file__).with_name("sandbox_child.py")
 RULES = 1
-"""The version of what the child tries; another one tries every file again."""
+"""The version of the child's tests; another one tries every file again."""
 CPU_SECONDS = 20
 """Seconds of processor time for the child; the largest published tokenizers take less than 2."""
 WALL_SECONDS = 120
 """Seconds until the child is ended, whatever it waits for."""
-LARGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Memory in large pages: a large vocabulary is a million strings, which this parses in about four fifths of the time.
-Another libc ignores it."""
 MOST_ID = 2**24 - 1
 """The largest id of a token: to write a tokenizer, the library counts up to it. Published ones have up to a million."""
 ADVICE = "fetch the model again from where you trust it; no other file of it was changed or run"
@@ -63,10 +61,12 @@ def check_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None
                 digest.update(f"{path.name}\n{hashlib.file_digest(file, 'blake2b').hexdigest()}\n".encode())
         except OSError as problem:
             raise InputError(f"{path} cannot be read ({problem.strerror}); {ADVICE}") from None
-    verdict = cache_directory() / "opened" / digest.hexdigest()
-    if not verdict.exists():
-        _run(tokenizer if tokenizer in files else directory)
-        _keep(verdict)
+    mark = cache_directory() / "opened" / digest.hexdigest()
+    if not mark.exists():
+        _parse_in_child(tokenizer if tokenizer in files else directory)
+        with suppress(OSError):  # where the cache cannot be written, the file is tried every time
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
 
 
 def _check_file(path: Path) -> None:
@@ -76,37 +76,32 @@ def _check_file(path: Path) -> None:
     except OSError as problem:
         raise InputError(f"{path} cannot be read ({problem.strerror}); fetch it again") from None
     if not stat.S_ISREG(state.st_mode):
-        raise InputError(f"{path} is no plain file; the files of a model must be: {ADVICE}")
+        raise InputError(f"{path} is not a plain file; the files of a model must be: {ADVICE}")
     if state.st_size > JSON_BYTES:
         raise InputError(f"{path} has {state.st_size:,} bytes; it must have at most {JSON_BYTES:,}: {ADVICE}")
 
 
-def _run(path: Path) -> None:
+def _parse_in_child(path: Path) -> None:
     """Parses tokenizer.json, or the tokenizer in a directory, in a child process; raises if that fails."""
     try:
-        code, said = _child(path)
+        code, output = run_child(path)
+        reason = _reason(code, output) if code else None
     except subprocess.TimeoutExpired:
-        raise InputError(_refusal(path, f"parsing it took more than {WALL_SECONDS} seconds")) from None
-    if code != 0:
-        raise InputError(_refusal(path, _reason(code, said)))
+        reason = f"parsing it took more than {WALL_SECONDS} seconds"
+    if reason is not None:
+        raise InputError(f"{path} is not usable ({reason}); {ADVICE}")
 
 
-def _child(path: Path) -> tuple[int, bytes]:
-    """Returns the status of the child process, and what it wrote to its error output."""
-    done = subprocess.run(
-        [sys.executable, "-P", str(CHILD), *child_arguments(path)],
-        env=child_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=WALL_SECONDS,
-        check=False,
-    )
+def run_child(path: Path) -> tuple[int, bytes]:
+    """Returns the status of the child process, and its error output."""
+    command = [sys.executable, "-P", str(CHILD), *child_arguments(path)]
+    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=child_environment(), timeout=WALL_SECONDS, check=False, **quiet)
     return done.returncode, done.stderr
 
 
 def child_arguments(path: Path) -> list[str]:
-    """Returns what the child is called with."""
+    """Returns the arguments of the child."""
     return [str(path), *map(str, (TOKENIZER_BYTES, CPU_SECONDS, MOST_ID))]
 
 
@@ -114,18 +109,17 @@ def child_environment() -> dict[str, str]:
     """Returns the environment of the child."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),  # the same library as here
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # the same library as here
         "TOKENIZERS_PARALLELISM": "false",
         "RAYON_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "MALLOC_ARENA_MAX": "1",  # each arena takes address space, which is what is limited
-        "GLIBC_TUNABLES": LARGE_PAGES,
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # large pages: a large vocabulary takes four fifths of the time
     }
 
 
-def _reason(code: int, said: bytes) -> str:
-    """Returns why a child process failed, from its status and its error output."""
-    lines = said.decode(errors="replace").strip().splitlines()
+def _reason(code: int, output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
     if code == 1 and lines:
         try:
             return str(ast.literal_eval(lines[-1]))
@@ -137,16 +131,3 @@ def _reason(code: int, said: bytes) -> str:
         return f"parsing it took more than {CPU_SECONDS} seconds"
     last = f": {lines[-1]:.200}" if lines else ""
     return f"the process that parsed it ended with status {code}{last}"
-
-
-def _refusal(path: Path, reason: str) -> str:
-    return f"{path} is not usable ({reason}); {ADVICE}"
-
-
-def _keep(verdict: Path) -> None:
-    """Keeps the verdict that a file can be opened; where the cache cannot be written, the file is tried every time."""
-    try:
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        verdict.touch()
-    except OSError:
-        pass

@@ -20,12 +20,11 @@ from fairbits.core.progress import Progress
 from fairbits.core.tensors import all_finite
 from fairbits.forward.batches import Batch
 from fairbits.forward.lockstep import PausedBatch
-from fairbits.models.architecture.records import Block, Weight
+from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import tensor_cores
-from fairbits.models.io.formats import DEFAULT_FORMAT
+from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, Notes, choose_scales, grid_of, round_to_nearest
 from fairbits.models.scales.scheme import Scheme
@@ -99,7 +98,7 @@ def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes:
     result = LayerResult(
         name=weight.name,
         bits=scheme.bits,
-        size_bytes=DEFAULT_FORMAT.layer_bytes(weight, scheme, dtype=codes.scales.dtype),
+        size_bytes=layer_bytes(weight, scheme, dtype=codes.scales.dtype),
         alpha=(alpha[0], alpha[1], alpha[2]),
         weight_error=lost / energy if energy > 0 else 0.0,
         notes=notes,
@@ -254,7 +253,7 @@ class BlockRounding:
         self, index: int | None, reader: ReadAhead, inputs: HessianAccumulator | None = None
     ) -> tuple[RoundedBlock, dict[str, Tensor]]:
         """Returns a block with its codes, still without the errors of languages, and ΔW of its layers."""
-        dtype, weights = scale_dtype(self.checkpoint), self.checkpoint.architecture.weights
+        dtype, weights = self.checkpoint.scale_dtype, self.checkpoint.architecture.weights
         layers: dict[str, Codes] = {}
         results: dict[str, LayerResult] = {}
         changes, thresholds = {}, {}

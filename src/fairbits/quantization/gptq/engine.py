@@ -24,11 +24,10 @@ from fairbits.forward.batches import Batch, batches
 from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText, Window
-from fairbits.models.architecture.records import Block
+from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, grid_of
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import (
@@ -73,7 +72,7 @@ def round_model(
         raise InputError("refining codes needs text; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
-    narrow = dtype is None and refine is None and is_gpu(device) and scale_dtype(checkpoint).itemsize == 2
+    narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.scale_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
     finished, counter = finished or (lambda _index: None), WorkCounter("rounding blocks", progress)
@@ -242,8 +241,7 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     It depends on the whole text, also with several ranks, so that codes do not depend on their number.
     """
     positions = sum(batch.size for batch in whole)
-    hidden_size = int(job.checkpoint.config.get_text_config().hidden_size)
-    states = 3 * positions * hidden_size * job.dtype.itemsize
+    states = 3 * positions * job.checkpoint.hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
 
 

@@ -17,12 +17,12 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.core.tensors import all_finite
+from fairbits.core.tensors import all_finite, first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCall
 from fairbits.forward.lockstep import StopBlock
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.scales.groups import Notes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.columns import Factor, factorize
@@ -120,11 +120,6 @@ def removed_hooks() -> Iterator[list[RemovableHandle]]:
 def input_stack(weight: Weight) -> str:
     """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
-
-
-def first_tensor(values: Iterable[Any]) -> Tensor:
-    """Returns the first tensor among the arguments of a module."""
-    return next(value for value in values if isinstance(value, Tensor))
 
 
 PANEL = 256

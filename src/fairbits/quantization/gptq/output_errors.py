@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fairbits.core.errors import InputError
+from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
-from fairbits.models.architecture.records import Weight
-from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, first_tensor, input_stack, removed_hooks
+from fairbits.models.architecture.architecture import Weight
+from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, input_stack, removed_hooks
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
 SAMPLE = 128

@@ -227,7 +227,6 @@ def _recomputed(
 ) -> list[nn.Module]:
     """Returns the blocks to compute again in the backward pass: all, if what they compute does not fit into memory."""
     blocks, positions = checkpoint.architecture.blocks, rows * max(window.length for window in split.text.windows)
-    hidden_size = int(checkpoint.config.get_text_config().hidden_size)
-    needed = torch.float32.itemsize * SAVED_PER_BLOCK * hidden_size * len(blocks) * positions
+    needed = torch.float32.itemsize * SAVED_PER_BLOCK * checkpoint.hidden_size * len(blocks) * positions
     fits = fits_whole(needed, device, share=LEARNING_SHARE)
     return [] if fits else [model.get_submodule(block.module) for block in blocks]

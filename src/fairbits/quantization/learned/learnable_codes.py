@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.device import autocast_dtype
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, divisors, split_like

@@ -7,15 +7,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.records import Weight
-from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
-from fairbits.models.io.stored_weights import is_table
+from fairbits.models.architecture.architecture import Weight
+from fairbits.models.io.compressed_tensors import BYTE_BITS as EMBEDDING_BITS
+from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
 from fairbits.quantization.policies.option import PolicyOptions
-
-EMBEDDING_BITS = DEFAULT_FORMAT.embedding_bits
 
 
 def plan_from_scheme(
@@ -44,7 +42,7 @@ def plan_from_scheme(
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,
         layers=layers,
-        size_bytes=planned_bytes(DEFAULT_FORMAT, checkpoint, schemes_by_name(layers)),
+        size_bytes=planned_bytes(checkpoint, schemes_by_name(layers)),
         languages=pi or equal_weights(evidence),
         calibration=options.calibration,
         thresholds=thresholds,
@@ -80,7 +78,7 @@ def _bits(weight: Weight, options: PolicyOptions) -> int | None:
     if weight.is_quantizable:
         return options.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
-        return EMBEDDING_BITS if is_table(weight) else options.embeddings
+        return EMBEDDING_BITS if weight.is_embedding else options.embeddings
     return None
 
 
@@ -108,7 +106,7 @@ def check_layers(evidence: Evidence, options: PolicyOptions) -> None:
                 f"{name} has {count} inputs, which groups of {options.group} do not divide; the group must divide the "
                 f"inputs of every layer: {divisors or 'no number'} would; or use channel or tensor"
             )
-    if options.embeddings == 4 and (head is None or is_table(head) or head.tied_to is not None):
+    if options.embeddings == 4 and (head is None or head.is_embedding or head.tied_to is not None):
         why = "has no head" if head is None else "has head and embedding tied"
         raise InputError(
             f"embeddings is 4 and {target} {why}: the format needs at least {EMBEDDING_BITS} bits for an embedding; "

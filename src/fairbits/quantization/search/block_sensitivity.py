@@ -9,7 +9,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.progress import Progress
 from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import error_of
 from fairbits.models.scales.scheme import Group, Scheme, within_rows

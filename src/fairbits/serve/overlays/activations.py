@@ -20,11 +20,12 @@ from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import instance, one_of, same_shape
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.body_and_head import positions_per_batch, split_head
 from fairbits.forward.recorder import observable_linears
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.architecture.records import Architecture, Weight
+from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
@@ -281,7 +282,7 @@ class _Watch:
         stack = input_stack(weight)
 
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = _first_tensor((*args, *kwargs.values()))
+            x = first_tensor((*args, *kwargs.values()))
             flat, real = x.reshape(-1, x.shape[-1]), self.batch.positions(stack).real.flatten().bool()
             if len(flat) != len(real):
                 raise InputError(
@@ -365,7 +366,7 @@ class _Rounding:
     def __call__(
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        x = _first_tensor((*args, *kwargs.values()))
+        x = first_tensor((*args, *kwargs.values()))
         rounded = self._once(x)
         changed = tuple(rounded if value is x else value for value in args)
         return changed, {name: rounded if value is x else value for name, value in kwargs.items()}
@@ -397,7 +398,3 @@ def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> Non
             raise InputError(f"the model has no module {name}; the table must be made from the same model")
         if any(isinstance(hook, _Rounding) for hook in modules[name]._forward_pre_hooks.values()):
             raise InputError(f"the input of {name} is already rounded; close the other activation quantizer first")
-
-
-def _first_tensor(values: Iterable[Any]) -> Tensor:
-    return next(value for value in values if isinstance(value, Tensor))

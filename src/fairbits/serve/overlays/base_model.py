@@ -15,7 +15,7 @@ from fairbits.forward.batches import batches
 from fairbits.forward.lockstep import StopBlock
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import read_packed
 from fairbits.models.scales.groups import Codes

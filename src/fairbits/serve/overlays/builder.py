@@ -22,7 +22,6 @@ from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.windows import NO_LABEL, TokenizedText
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.scales.groups import Codes, dequantize_in_float32, fit_scales
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.block_rounding import round_layer
@@ -80,7 +79,7 @@ def fit_rows(
     both by GPTQ with the exact weighted clip, under H = E[x xᵀ] of the text
     "steps"     the base's codes k with the scales of least error, ⟨w, k⟩_H / ⟨k, k⟩_H
     """
-    dtype = scale_dtype(overlay_base.checkpoint)
+    dtype = overlay_base.checkpoint.scale_dtype
     for name, inputs in overlay_base.input_statistics(text):
         H = inputs.H
         assert H is not None

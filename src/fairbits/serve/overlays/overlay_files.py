@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairbits.core.errors import InputError
-from fairbits.core.files import TEMPORARY, clear_temporary, uninterrupted, write_whole
+from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, uninterrupted, write_whole
 from fairbits.core.locks import LOCK, lock_directory
 from fairbits.core.records import (
     Code,
@@ -29,15 +29,15 @@ from fairbits.core.records import (
     Kind,
     Name,
     Positive,
-    TriedWidth,
-    Width,
+    StoredBits,
+    TriedBits,
     check_once,
     check_within,
     to_json,
 )
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.compressed_tensors import WORD_BITS, packed_tensors, read_packed
-from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, sha256_of, tensor_chunks
+from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, tensor_chunks
 from fairbits.models.scales.groups import Codes
 from fairbits.serve.overlays.activations import ActivationTable, Clip
 
@@ -140,7 +140,7 @@ class PatchEntry:
     tensor: Name
     module: Name
     form: Form
-    bits: Width
+    bits: StoredBits
     rows: Positive
     transposed: bool
 
@@ -167,7 +167,7 @@ class TableEntry:
 
     file: FileName
     sha256: Digest
-    bits: TriedWidth
+    bits: TriedBits
     clip: Clip
     points: Mapping[str, tuple[str, ...]]
     languages: tuple[Code, ...]
@@ -363,7 +363,7 @@ def _read_tensors(place: Path, entry: OverlayEntry | TableEntry) -> dict[str, Te
     if file.parent != place or not file.is_file():
         raise InputError(f"{place} lacks {entry.file!r:.80}; copy all files again, or make them again")
     try:
-        digest = sha256_of(file)
+        digest = file_sha256(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror}); make it readable, or make it again") from None
     if digest != entry.sha256:

@@ -40,7 +40,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Returns a function that leaves the machine with less than it has."""
 
     def leave(**changes: int | None) -> None:
-        monkeypatch.setattr(fit, "capacity_of", lambda *_args, **_named: replace(ROOM, **changes))
+        monkeypatch.setattr(fit, "free_capacity", lambda *_args, **_named: replace(ROOM, **changes))
 
     return leave
 

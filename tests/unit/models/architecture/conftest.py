@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import transformers as t
+from fairbits.models.architecture.architecture_map import map_architecture
 
-from fairbits.models.architecture.architecture_map import architecture
-from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.architecture import Architecture
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -295,4 +295,4 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp(request.param)
     family = FAMILIES[request.param]
     config, shapes = save(family.cls, family.config, directory)
-    return Opened(family, directory, config, shapes, architecture(config, shapes))
+    return Opened(family, directory, config, shapes, map_architecture(config, shapes))

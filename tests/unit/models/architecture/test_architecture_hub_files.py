@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import transformers as t
+from fairbits.models.architecture.architecture_map import map_architecture
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture_map import architecture
 
 VOCAB = {"vocab_size": 8000, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # as in life: most of the weights
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}
@@ -75,7 +75,7 @@ def test_what_comes_with_the_weights_is_left_aside_and_said(name: str, described
     cls, config, prefix, extra = FILES[name]
     config, shapes = described(cls, config)
     old = {name.removeprefix(prefix): shape for name, shape in shapes.items()}
-    found = architecture(config, {**{name: shape for name, (shape, _) in extra.items()}, **old})
+    found = map_architecture(config, {**{name: shape for name, (shape, _) in extra.items()}, **old})
     assert found.ignored == {name: reason for name, (_, reason) in extra.items()}
     assert list(found.weights) == list(old)
     assert all(weight.module.startswith(prefix) for weight in found.weights.values())
@@ -88,7 +88,7 @@ def test_gains_of_old_norms_are_called_gamma(described: Any) -> None:
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): shape
         for name, shape in shapes.items()
     }
-    norms = {name for name, weight in architecture(config, old).weights.items() if weight.role == "norm"}
+    norms = {name for name, weight in map_architecture(config, old).weights.items() if weight.role == "norm"}
     assert norms == {name for name in old if name.endswith((".gamma", ".beta"))}
     assert len(norms) == 12
 
@@ -97,17 +97,17 @@ def test_a_layer_too_many_is_found_without_its_prefix(described: Any) -> None:
     config, shapes = described(t.GPT2LMHeadModel, t.GPT2Config(**GPT2))
     old = {name.removeprefix("transformer."): shape for name, shape in shapes.items()}
     with pytest.raises(InputError, match=r"'h.2.ln_1.bias' \(32,\) \(in a part that the model has\), which GPT2"):
-        architecture(config, {**old, "h.2.ln_1.bias": (32,)})
+        map_architecture(config, {**old, "h.2.ln_1.bias": (32,)})
 
 
 def test_much_weight_without_a_place_is_no_small_matter(described: Any) -> None:
     config, shapes = described(t.XLMRobertaForMaskedLM, t.XLMRobertaConfig(**ENCODER))
     few, many = {"classifier.weight": (3, 32)}, {"classifier.weight": (90, 32), "classifier.bias": (90,)}
-    assert list(architecture(config, shapes | few).ignored) == list(few)
+    assert list(map_architecture(config, shapes | few).ignored) == list(few)
     with pytest.raises(
         InputError, match=r"'classifier.weight' \(90, 32\) \(1\.\d% of the weights with others like it\)"
     ):
-        architecture(config, shapes | many)
+        map_architecture(config, shapes | many)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_much_weight_without_a_place_is_no_small_matter(described: Any) -> None:
 def test_the_head_is_the_one_in_the_file(cls: Any, config: Any, head: str, embedding: str, described: Any) -> None:
     head, embedding = f"{head}.weight", f"{embedding}.weight"
     config, shapes = described(cls, config)
-    one, both = architecture(config, shapes), architecture(config, {**shapes, head: (8000, 32)})
+    one, both = map_architecture(config, shapes), map_architecture(config, {**shapes, head: (8000, 32)})
     assert (one.tied[head], one.head) == (embedding, one.weights[embedding])
     assert head not in both.tied
     assert both.head is both.weights[head]
     assert (both.head.role, both.head.tied_to) == ("head", embedding)  # mT5 says so, but its two tensors differ
     assert both.weights[embedding].tied_to is None
-    other = architecture(config, {head if name == embedding else name: shape for name, shape in shapes.items()})
+    other = map_architecture(config, {head if name == embedding else name: shape for name, shape in shapes.items()})
     assert (other.tied[embedding], other.head) == (head, other.weights[head])
 
 
@@ -146,14 +146,14 @@ def test_the_head_is_the_one_in_the_file(cls: Any, config: Any, head: str, embed
     ("cls", "config"), [(t.MT5EncoderModel, t.MT5Config(**T5)), (t.T5Model, t.T5Config(**T5)), (t.BertModel, None)]
 )
 def test_without_a_head_the_tied_embeddings_are_none(cls: Any, config: Any, described: Any) -> None:
-    assert architecture(*described(cls, config or t.BertConfig(**ENCODER))).head is None
+    assert map_architecture(*described(cls, config or t.BertConfig(**ENCODER))).head is None
 
 
 def test_buffers_that_the_model_needs_stay(described: Any) -> None:
     config = t.MarianConfig(**BART, **VOCAB, decoder_start_token_id=2, share_encoder_decoder_embeddings=False)
     config, shapes = described(t.MarianMTModel, config)
     computed = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    found = architecture(config, {name: shape for name, shape in shapes.items() if name not in computed})
+    found = map_architecture(config, {name: shape for name, shape in shapes.items() if name not in computed})
     assert found.weights["final_logits_bias"].role == "bias"
     assert {n for n, w in found.weights.items() if w.role == "embedding"} == {
         "model.encoder.embed_tokens.weight",
@@ -163,7 +163,7 @@ def test_buffers_that_the_model_needs_stay(described: Any) -> None:
 
 
 def test_learned_positions_are_given_the_tokens_and_are_no_embedding(described: Any) -> None:
-    found = architecture(*described(t.MBartForConditionalGeneration, t.MBartConfig(**BART, **VOCAB)))
+    found = map_architecture(*described(t.MBartForConditionalGeneration, t.MBartConfig(**BART, **VOCAB)))
     positions = {n for n, w in found.weights.items() if w.role == "position"}
     assert positions == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
 
@@ -171,4 +171,4 @@ def test_learned_positions_are_given_the_tokens_and_are_no_embedding(described: 
 def test_tensors_that_transformers_splits_are_refused(save: Any, tmp_path: Any) -> None:
     config = t.NomicBertConfig(**SIZE)
     with pytest.raises(InputError, match=r"splits .*Wqkv.* into .*save_original_format=False"):
-        architecture(*save(t.NomicBertModel, config, tmp_path))
+        map_architecture(*save(t.NomicBertModel, config, tmp_path))

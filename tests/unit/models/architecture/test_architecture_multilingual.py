@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import transformers as t
+from fairbits.models.architecture.architecture_map import map_architecture
 from small_models import small_config
 from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture_map import architecture
-from fairbits.models.architecture.records import Architecture
+from fairbits.models.architecture.architecture import Architecture
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}
@@ -63,7 +63,7 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_of_many_languages(name: str, described: Any) -> None:
     cls, config, n_blocks, stack, table, tied = FAMILIES[name]
-    found: Architecture = architecture(*described(cls, config))
+    found: Architecture = map_architecture(*described(cls, config))
     assert (found.n_blocks, found.blocks[0].stack) == (n_blocks, stack)
     assert {key.removesuffix(".weight"): value for key, value in found.tied.items() if "bias" not in key} == tied
     linears = {n: w for n, w in found.blocks[0].linears.items() if w.expert is None}
@@ -77,9 +77,9 @@ def test_families_of_many_languages(name: str, described: Any) -> None:
 
 def test_what_routes_and_what_activates_belongs_to_the_model(described: Any) -> None:
     glm = t.Glm4MoeConfig(**GROUPED, **GLM, head_dim=8, n_group=1, topk_group=1)
-    found = architecture(*described(t.Glm4MoeForCausalLM, glm))
+    found = map_architecture(*described(t.Glm4MoeForCausalLM, glm))
     assert found.weights["model.layers.0.mlp.gate.e_score_correction_bias"].role == "bias"
-    found = architecture(*described(t.ApertusForCausalLM, t.ApertusConfig(**GROUPED)))
+    found = map_architecture(*described(t.ApertusForCausalLM, t.ApertusConfig(**GROUPED)))
     assert found.weights["model.layers.0.mlp.act_fn.beta"].role == "other"
     assert found.ignored == {}
 
@@ -87,7 +87,7 @@ def test_what_routes_and_what_activates_belongs_to_the_model(described: Any) -> 
 @pytest.mark.parametrize(("intermediate", "hidden"), [(48, 32), (32, 64), (32, 32)])
 def test_experts_that_do_not_say_how_they_are_stored(intermediate: int, hidden: int, described: Any) -> None:
     """Llama 4 multiplies from the left, (in, out), and its module has no word on that."""
-    found = architecture(*described(t.Llama4ForCausalLM, llama4(intermediate, hidden=hidden)))
+    found = map_architecture(*described(t.Llama4ForCausalLM, llama4(intermediate, hidden=hidden)))
     down, both = (found.weights[f"model.layers.1.feed_forward.experts.{n}_proj"] for n in ("down", "gate_up"))
     assert (down.shape, down.transposed, down.stacked) == ((hidden, intermediate), True, 4)
     assert (both.shape, both.transposed, both.role) == ((2 * intermediate, hidden), True, "mlp_gate_up")
@@ -96,8 +96,8 @@ def test_experts_that_do_not_say_how_they_are_stored(intermediate: int, hidden: 
 def test_experts_that_are_not_stored_as_they_say(described: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config, shapes = described(t.Llama4ForCausalLM, llama4(48, hidden=32))
     monkeypatch.setattr(Llama4TextExperts, "is_transposed", False, raising=False)
-    with pytest.raises(InputError, match=r"experts.gate_up_proj' cannot be told as \(out, in\) or \(in, out\)"):
-        architecture(config, shapes)
+    with pytest.raises(InputError, match=r"experts.gate_up_proj' cannot be recognized as \(out, in\) or \(in, out\)"):
+        map_architecture(config, shapes)
 
 
 def llama4(intermediate: int, *, hidden: int) -> Any:
@@ -107,7 +107,7 @@ def llama4(intermediate: int, *, hidden: int) -> Any:
 
 def test_experts_stacked_in_the_file(described: Any) -> None:
     config = t.GptOssConfig(**GROUPED, head_dim=16, num_local_experts=4)
-    found = architecture(*described(t.GptOssForCausalLM, config))
+    found = map_architecture(*described(t.GptOssForCausalLM, config))
     down = found.weights["model.layers.0.mlp.experts.down_proj"]
     both = found.weights["model.layers.0.mlp.experts.gate_up_proj"]
     assert (down.role, down.shape, down.transposed, down.stacked) == ("mlp_down", (32, 48), True, 4)
@@ -117,20 +117,20 @@ def test_experts_stacked_in_the_file(described: Any) -> None:
 
 def test_parallel_attention_and_feed_forward_share_one_input(described: Any) -> None:
     config = t.GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, **VOCAB)
-    block = architecture(*described(t.GPTJForCausalLM, config)).blocks[1].weights
+    block = map_architecture(*described(t.GPTJForCausalLM, config)).blocks[1].weights
     names = ("attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.fc_in")
     assert {block[f"transformer.h.1.{name}.weight"].sees for name in names} == {"blocks.1.attention"}
 
 
 def test_gains_per_head_are_no_linear_map(described: Any) -> None:
-    found = architecture(*described(t.CohereForCausalLM, t.CohereConfig(**GROUPED, use_qk_norm=True)))
+    found = map_architecture(*described(t.CohereForCausalLM, t.CohereConfig(**GROUPED, use_qk_norm=True)))
     gain = found.weights["model.layers.0.self_attn.q_norm.weight"]
     assert (gain.role, gain.shape, gain.linear) == ("norm", (4, 8), False)
 
 
 def test_a_bottleneck_is_no_feed_forward_layer(described: Any) -> None:
     config = t.Gemma4TextConfig(**GROUPED, head_dim=8, vocab_size_per_layer_input=96, hidden_size_per_layer_input=8)
-    block = architecture(*described(t.Gemma4ForCausalLM, config)).blocks[0]
+    block = map_architecture(*described(t.Gemma4ForCausalLM, config)).blocks[0]
     roles = [weight.role for weight in block.linears.values()]
     assert (roles.count("mlp_up"), roles.count("mlp_down"), roles.count("projection")) == (1, 1, 2)
 
@@ -138,7 +138,7 @@ def test_a_bottleneck_is_no_feed_forward_layer(described: Any) -> None:
 def test_an_attention_with_a_gate_of_its_own(described: Any) -> None:
     """The gate sees what q, k and v see and has the shape of the output projection."""
     config = t.MiniMaxConfig(**GROUPED, num_local_experts=4, layer_types=["full_attention", "linear_attention"])
-    found = architecture(*described(t.MiniMaxForCausalLM, config))
+    found = map_architecture(*described(t.MiniMaxForCausalLM, config))
     inside = {name.removeprefix("model.layers.1.self_attn."): w for name, w in found.blocks[1].linears.items()}
     roles = {name: inside[f"{name}.weight"].role for name in ("qkv_proj", "output_gate", "out_proj")}
     assert roles == {"qkv_proj": "qkv", "output_gate": "projection", "out_proj": "attention_out"}
@@ -149,7 +149,7 @@ def test_latent_attention(described: Any) -> None:
     """Its maps are found with their inputs; the first ones, which share one, share a scheme."""
     ranks = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
     config = t.DeepseekV3Config(**SIZE, **ranks, num_key_value_heads=4, first_k_dense_replace=2, head_dim=4)
-    block = architecture(*described(t.DeepseekV3ForCausalLM, config)).blocks[0]
+    block = map_architecture(*described(t.DeepseekV3ForCausalLM, config)).blocks[0]
     inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "self_attn" in name}
     assert {weight.role for weight in inside.values()} == {"projection"}
     shared = [inside[name] for name in ("q_a_proj", "kv_a_proj_with_mqa")]
@@ -161,7 +161,7 @@ def test_latent_attention(described: Any) -> None:
 def test_a_state_space(described: Any) -> None:
     """Its linear layers are found, the narrow one is kept, and so is what is no linear layer."""
     config = t.MambaConfig(hidden_size=32, num_hidden_layers=2, time_step_rank=2, **VOCAB)
-    block = architecture(*described(t.MambaForCausalLM, config)).blocks[0]
+    block = map_architecture(*described(t.MambaForCausalLM, config)).blocks[0]
     roles = {name.removeprefix("backbone.layers.0.mixer."): weight.role for name, weight in block.weights.items()}
     assert roles["in_proj.weight"] == roles["x_proj.weight"] == roles["out_proj.weight"] == "projection"
     assert (roles["A_log"], roles["conv1d.weight"]) == ("other", "other")
@@ -182,7 +182,7 @@ def test_a_narrow_map_steers(described: Any) -> None:
         moe_intermediate_size=24,
         shared_expert_intermediate_size=24,
     )
-    block = architecture(*described(t.Qwen3NextForCausalLM, config)).blocks[0]
+    block = map_architecture(*described(t.Qwen3NextForCausalLM, config)).blocks[0]
     inside = {name.split(".")[-2]: weight for name, weight in block.linears.items() if "linear_attn" in name}
     assert (inside["in_proj_ba"].role, inside["in_proj_ba"].is_control) == ("control", True)
     assert (inside["in_proj_qkvz"].role, inside["in_proj_qkvz"].is_control) == ("projection", False)
@@ -190,7 +190,7 @@ def test_a_narrow_map_steers(described: Any) -> None:
 
 def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
     config = small_config("deepseek_v4", "DeepseekV4ForCausalLM", vocabulary=64)
-    found = architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
+    found = map_architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
     linear = {each.module.removeprefix("model.layers.1.self_attn."): each.linear for each in found}
     assert (linear["o_a_proj"], linear["o_b_proj"]) == (False, True)
 
@@ -199,11 +199,11 @@ def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
     ("family", "name"), [("encoder-decoder", "EncoderDecoderModel"), ("seamless_m4t", "SeamlessM4TForTextToText")]
 )
 def test_the_outermost_name_tells_encoder_and_decoder_apart(described: Any, family: str, name: str) -> None:
-    found = architecture(*described(getattr(t, name), small_config(family, name, vocabulary=96)))
+    found = map_architecture(*described(getattr(t, name), small_config(family, name, vocabulary=96)))
     assert [block.stack for block in found.blocks] == ["encoder", "encoder", "decoder", "decoder"]
 
 
 def test_a_class_that_reads_padding_is_refused(described: Any) -> None:
     config, shapes = described(t.FNetForMaskedLM, small_config("fnet", "FNetForMaskedLM", vocabulary=96))
     with pytest.raises(InputError, match=r"takes no attention_mask: it would mix the padding of a batch into the text"):
-        architecture(config, shapes)
+        map_architecture(config, shapes)

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 import transformers as t
+from fairbits.models.architecture.architecture_map import map_architecture
 
-from fairbits.models.architecture.architecture_map import architecture
-from fairbits.models.architecture.records import Weight
+from fairbits.models.architecture.architecture import Weight
 
 TEXT = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
 TEXT |= {"intermediate_size": 48, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -54,7 +54,7 @@ def _context_without(opened: Any, fused: Weight, *, out: Weight, role: Any) -> t
 
 
 def test_gate_and_up_of_phi3_are_stacked(described: Any) -> None:
-    weights = architecture(*described(t.Phi3ForCausalLM, t.Phi3Config(**TEXT))).weights
+    weights = map_architecture(*described(t.Phi3ForCausalLM, t.Phi3Config(**TEXT))).weights
     fused = weights["model.layers.1.mlp.gate_up_proj.weight"]
     assert (fused.rows("mlp_gate"), fused.rows("mlp_up")) == ((range(48),), (range(48, 96),))
 
@@ -62,7 +62,7 @@ def test_gate_and_up_of_phi3_are_stacked(described: Any) -> None:
 def test_decoder_of_mt5_sees_the_encoder(described: Any) -> None:
     size = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 4}
     config = t.MT5Config(**size, vocab_size=96, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
-    block = architecture(*described(t.MT5ForConditionalGeneration, config)).blocks[2]
+    block = map_architecture(*described(t.MT5ForConditionalGeneration, config)).blocks[2]
     cross = {
         n.removeprefix("decoder.block.1.layer.1.EncDecAttention."): w for n, w in block.weights.items() if "Enc" in n
     }
@@ -83,7 +83,7 @@ def test_images_of_gemma3_are_left_aside(save: Any, tmp_path: Any) -> None:
         mm_tokens_per_image=4,
         image_token_index=90,
     )
-    found = architecture(*save(t.Gemma3ForConditionalGeneration, config, tmp_path))
+    found = map_architecture(*save(t.Gemma3ForConditionalGeneration, config, tmp_path))
     assert found.n_blocks == 2
     assert {block.module for block in found.blocks} == {f"model.language_model.layers.{i}" for i in range(2)}
     assert len(found.blocks[0].linears) == 7

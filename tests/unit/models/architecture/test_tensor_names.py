@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import fairbits as fb
 from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.safetensors_files import read_tensor
+from fairbits.models.io.safetensors_files import TensorInfo, read_tensor
 from fairbits.models.io.unpacked import UnpackedCheckpoint
 from fairbits.models.streaming_model import StreamingModel
 
@@ -59,7 +59,7 @@ def test_a_file_that_stacks_experts_is_read_as_one_that_does_not(reading_model: 
     assert experts == found.slices.keys()
     assert len(experts) == 2 * 3 * 3
     for name in experts:
-        assert found.tensors[name] == fb.model.checkpoint.TensorInfo(
+        assert found.tensors[name] == TensorInfo(
             name, apart.tensors[name].shape, torch.float32, apart.tensors[name].nbytes
         )
         assert torch.equal(found.read(name), apart.read(name))

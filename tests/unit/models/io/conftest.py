@@ -10,7 +10,6 @@ import torch
 import transformers as t
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.stored_weights import scale_dtype
 from fairbits.models.io.writer import QuantizedWriter
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, round_to_nearest
@@ -65,7 +64,7 @@ def round_all(checkpoint: Checkpoint, stored: dict[str, Scheme]) -> dict[str, Co
     for name, how in stored.items():
         W = checkpoint.read(name)
         blocks = W.float().reshape(W.shape[0], how.groups(W.shape[1]), -1)
-        scales = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(scale_dtype(checkpoint))
+        scales = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(checkpoint.scale_dtype)
         made[name] = round_to_nearest(W, scales, grid=Grid(how.bits, "twos"))
     return made
 

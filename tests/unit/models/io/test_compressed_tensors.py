@@ -1,9 +1,10 @@
-"""The layout of a quantized linear layer against packing written bit by bit, sizes, configuration and refusals."""
+"""Compressed-tensors: packing against packing written bit by bit, sizes, the configuration, and what is refused."""
 
 import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,24 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import byte_tensors, pack_codes, packed_tensors, read_packed, stored_bytes
-from fairbits.models.io.compressed_tensors_config import check_storable, quantization_config
-from fairbits.models.io.stored_weights import scale_dtype, tied_copies
+from fairbits.models.io import compressed_tensors as module
+from fairbits.models.io.compressed_tensors import (
+    check_storable,
+    layer_bytes,
+    layer_tensors,
+    pack_codes,
+    packed_tensors,
+    planned_bytes,
+    quantization_config,
+    read_packed,
+    why_not_storable,
+)
+from fairbits.models.io.writer import QuantizedWriter
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
 Reading = Callable[[str], Checkpoint]
+UP = "model.layers.0.mlp.up_proj.weight"
 
 
 def random_codes(bits: int, *, out: int = 5, columns: int = 44, groups: int = 1) -> Codes:
@@ -35,10 +47,6 @@ def bit_by_bit(row: list[int], bits: int) -> list[int]:
     return [
         int.from_bytes((number >> (32 * i) & 0xFFFFFFFF).to_bytes(4, "big"), "big", signed=True) for i in range(words)
     ]
-
-
-def linears(checkpoint: Checkpoint) -> list[str]:
-    return [name for name, weight in checkpoint.architecture.linears.items() if weight.block is not None]
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -75,13 +83,6 @@ def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(read_packed(parts, "w.weight", bits=3).codes, codes.codes)
 
 
-def test_embedding_is_stored_in_bytes_with_a_scale_for_each_tied_parameter() -> None:
-    codes = random_codes(8, groups=4)
-    tensors = byte_tensors("e.weight", codes, tied=("lm_head.weight",))
-    assert set(tensors) == {"e.weight", "e.weight_scale", "lm_head.weight_scale"}
-    assert torch.equal(read_packed(tensors, "e.weight", bits=8).codes, codes.codes)
-
-
 def test_missing_tensor_is_named() -> None:
     tensors = packed_tensors("w.weight", random_codes(4))
     del tensors["w.weight_shape"]
@@ -89,13 +90,38 @@ def test_missing_tensor_is_named() -> None:
         read_packed(tensors, "w.weight", bits=4)
 
 
-@pytest.mark.parametrize("stored", [Scheme(4, "channel"), Scheme(3, 11), Scheme(5, 4), Scheme(8, 22)])
-def test_size_is_that_of_the_tensors(stored: Scheme) -> None:
-    codes = random_codes(stored.bits, groups=stored.groups(44))
-    for table in (False, True):
-        tensors = byte_tensors("w.weight", codes) if table else packed_tensors("w.weight", codes)
-        size = sum(x.nbytes for x in tensors.values())
-        assert stored_bytes((5, 44), stored, torch.float16, whole=table) == size
+def test_a_parameter_tied_to_an_embedding_has_scales_too(reading_model: Reading) -> None:
+    weight = reading_model("gemma3").architecture.weights["model.embed_tokens.weight"]
+    codes = random_codes(8, out=weight.shape[0], columns=weight.shape[1])
+    tensors = layer_tensors(weight, codes, tied=("lm_head.weight",))
+    assert set(tensors) == {weight.name, f"{weight.name}_scale", "lm_head.weight_scale"}
+    assert torch.equal(read_packed(tensors, weight.name, bits=8).codes, codes.codes)
+    size = layer_bytes(weight, Scheme(8, "channel"), dtype=torch.float16, tied=1)
+    assert sum(tensor.nbytes for tensor in tensors.values()) == size
+
+
+@pytest.mark.parametrize("scheme", [Scheme(4, "channel"), Scheme(3, 16), Scheme(5, 4), Scheme(8, 16)])
+@pytest.mark.parametrize("in_bytes", [False, True])
+def test_size_is_that_of_the_tensors(reading_model: Reading, scheme: Scheme, in_bytes: bool) -> None:
+    weight = replace(reading_model("llama").architecture.weights[UP], needs_weight=in_bytes)
+    codes = random_codes(scheme.bits, out=48, columns=32, groups=scheme.groups(32))
+    size = sum(tensor.nbytes for tensor in layer_tensors(weight, codes).values())
+    assert layer_bytes(weight, scheme, dtype=torch.float16) == size
+
+
+def test_planned_bytes_count_what_is_kept_too(reading_model: Reading) -> None:
+    llama, scheme = reading_model("llama"), Scheme(4, "channel")
+    everything = sum(info.nbytes for info in llama.tensors.values())
+    quantized = layer_bytes(llama.architecture.weights[UP], scheme, dtype=torch.float32)
+    assert planned_bytes(llama, {UP: scheme}) == everything - llama.tensors[UP].nbytes + quantized
+    assert planned_bytes(llama, {}) == everything
+
+
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
+
+
+def linears(checkpoint: Checkpoint) -> list[str]:
+    return [name for name, weight in checkpoint.architecture.linears.items() if weight.block is not None]
 
 
 def test_one_scheme_is_named_by_class_and_several_by_module(reading_model: Reading) -> None:
@@ -125,10 +151,6 @@ def test_configuration_names_the_oldest_version_that_reads_the_file(reading_mode
         assert quantization_config(llama, dict.fromkeys(linears(llama), Scheme(bits, "channel")))["version"] == version
 
 
-def test_steps_are_of_the_type_that_loaders_compute_in() -> None:
-    assert scale_dtype(Checkpoint("embedded:tiny")) == torch.float16
-
-
 REFUSED = [
     ("gpt2", "transformer.h.0.mlp.c_fc.weight", Scheme(4, "channel"), "Conv1D"),
     ("gpt2", "transformer.wte.weight", Scheme(4, "channel"), "whole bytes"),
@@ -136,7 +158,7 @@ REFUSED = [
         "mt5",
         "encoder.block.0.layer.0.SelfAttention.o.weight",
         Scheme(4, "channel"),
-        "use 8 bits, or measure other widths in memory",
+        "use 8 bits, or measure other bit widths in memory",
     ),
     ("llama", "model.norm.weight", Scheme(4, "channel"), "not a linear layer"),
     ("llama", "model.nothing.weight", Scheme(4, "channel"), "has no weight"),
@@ -159,6 +181,12 @@ def test_what_the_format_cannot_hold_is_refused(
 def test_nothing_to_quantize_is_refused(reading_model: Reading) -> None:
     with pytest.raises(InputError, match="no tensor is to be quantized"):
         check_storable(reading_model("llama"), {})
+
+
+def test_an_embedding_is_held_in_bytes_and_a_layer_in_any_bits(reading_model: Reading) -> None:
+    weights = reading_model("llama").architecture.weights
+    assert why_not_storable(weights["model.layers.0.mlp.up_proj.weight"], Scheme(3)) is None
+    assert why_not_storable(weights["model.embed_tokens.weight"], Scheme(8)) is None
 
 
 def test_stacked_experts_are_refused(tmp_path: Path) -> None:
@@ -185,7 +213,7 @@ def test_tied_copies_are_told_from_tensors_of_other_values(reading_model: Readin
         save_file({**tensors, "lm_head.weight": head}, tmp_path / "model.safetensors", metadata={"format": "pt"})
         shutil.copy(source / "config.json", tmp_path)
         checkpoint = Checkpoint(tmp_path)
-        assert tied_copies(checkpoint) == copies
+        assert checkpoint.tied_copies == copies
         reason = "stored once" if copies else "other values"
         with pytest.raises(InputError, match=reason):
             check_storable(checkpoint, {"lm_head.weight": Scheme(8, "channel")})
@@ -201,3 +229,20 @@ def test_configuration_is_valid_for_the_library(reading_model: Reading) -> None:
     read = QuantizationConfig.model_validate(copy.deepcopy(made))
     assert read.format == "mixed-precision"
     assert [group.weights.group_size for group in read.config_groups.values()] == [None, 16]
+
+
+@pytest.mark.parametrize("change", [{"strategy": "wrong"}, {"num_bits": "four"}, {"strategy": "group"}, {"type": None}])
+def test_a_configuration_that_the_library_refuses_stops_before_anything_is_written(
+    reading_model: Reading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    llama, group_entry = reading_model("llama"), module._group
+
+    def odd(*args: Any) -> dict[str, Any]:
+        group = group_entry(*args)
+        return group | {"weights": group["weights"] | change}
+
+    monkeypatch.setattr(module, "_group", odd)
+    schemes = dict.fromkeys(linears(llama), Scheme(4, "channel"))
+    with pytest.raises(InputError, match="compressed-tensors refuses the quantization_config that would be written"):
+        QuantizedWriter(llama, tmp_path / "out", schemes=schemes, identity=IDENTITY)
+    assert list(tmp_path.iterdir()) == []

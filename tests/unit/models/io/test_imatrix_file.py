@@ -91,7 +91,7 @@ def test_an_expert_without_tokens_gets_the_mean_of_the_others() -> None:
         (made(1, 1, "fra"), 0, "the weight of b is 0"),
         (made(1, 1, "fra"), -1, "the weight of b is -1"),
         (made(1, 1, "fra"), float("nan"), "the weight of b is nan"),
-        (replace(made(1, 1, "fra"), fingerprint="e" * 64), 1, "a and b were made from different models"),
+        (replace(made(1, 1, "fra"), fingerprint="e" * 64), 1, "a and b have different fingerprints"),
         (replace(made(1, 1, "fra"), entries={NAME: made(1, 1, "fra").entries[NAME]}), 1, r"b lacks blk\.0\.attn_q"),
         (made(1, 1, "fra", width=6), 1, "has 4 values in a and 6 in b"),
     ],
@@ -112,7 +112,7 @@ ONES = np.ones((1, 4))
 @pytest.mark.parametrize(
     ("tensors", "kind", "message"),
     [
-        ({f"{NAME}.in_sum2": ONES, f"{NAME}.counts": ONES[:, :1]}, "model", "but no imatrix"),
+        ({f"{NAME}.in_sum2": ONES, f"{NAME}.counts": ONES[:, :1]}, "model", "but not an imatrix"),
         ({f"{NAME}.in_sum2": ONES}, "imatrix", r"no \.in_sum2 and \.counts that fit each other for blk\.0"),
         ({f"{NAME}.counts": ONES[:, :1]}, "imatrix", "fit each other"),
         ({f"{NAME}.in_sum2": ONES, f"{NAME}.counts": ONES[:, :2]}, "imatrix", "fit each other"),
@@ -132,7 +132,7 @@ def test_a_file_cut_short(share: float, tmp_path: Path) -> None:
     made(0.5, 1000, "eng_Latn").save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(InputError, match=r"i\.gguf is no whole GGUF file .* llama-imatrix"):
+    with pytest.raises(InputError, match=r"i\.gguf is not a whole GGUF file .* llama-imatrix"):
         read_imatrix(path)
 
 

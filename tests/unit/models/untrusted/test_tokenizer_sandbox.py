@@ -15,8 +15,8 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.embedded import ASSETS
-from fairbits.models.untrusted import sandbox_child as trial_child
-from fairbits.models.untrusted import tokenizer_sandbox as trial
+from fairbits.models.untrusted import sandbox_child, tokenizer_sandbox
+from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
@@ -82,7 +82,7 @@ HOSTILE: dict[str, tuple[Content, str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_tokenizer_is_refused_and_this_process_lives(model, cache, case, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "TOKENIZER_BYTES", 2**29)  # a bomb takes time to fill more
+    monkeypatch.setattr(tokenizer_sandbox, "TOKENIZER_BYTES", 2**29)  # a bomb takes time to fill more
     entries, said = HOSTILE[case]
     with pytest.raises(InputError, match=said) as raised:
         Checkpoint(changed(model, **entries)).tokenizer()
@@ -92,13 +92,13 @@ def test_a_hostile_tokenizer_is_refused_and_this_process_lives(model, cache, cas
 
 
 def test_a_limit_of_time(model, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "WALL_SECONDS", 0.01)
+    monkeypatch.setattr(tokenizer_sandbox, "WALL_SECONDS", 0.01)
     with pytest.raises(InputError, match=r"parsing it took more than 0\.01 seconds"):
         Checkpoint(model).tokenizer()
 
 
 def test_processor_time_that_runs_out(model, monkeypatch) -> None:
-    monkeypatch.setattr(trial, "CPU_SECONDS", 1)
+    monkeypatch.setattr(tokenizer_sandbox, "CPU_SECONDS", 1)
     longer = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
     with pytest.raises(InputError, match="parsing it took more than 1 seconds"):
         Checkpoint(changed(model, normalizer={"type": "Sequence", "normalizers": [longer] * 5})).tokenizer()
@@ -107,9 +107,9 @@ def test_processor_time_that_runs_out(model, monkeypatch) -> None:
 def test_an_honest_tokenizer_is_tried_once(model, cache, monkeypatch) -> None:
     assert Checkpoint(model).tokenizer()("a")["input_ids"]
     [verdict] = cache.iterdir()
-    monkeypatch.setattr(trial, "_run", pytest.fail)
+    monkeypatch.setattr(tokenizer_sandbox, "run_child", pytest.fail)
     began = perf_counter()
-    trial.check_tokenizer(model)
+    check_tokenizer(model)
     assert perf_counter() - began < 0.5
     Checkpoint(model).tokenizer()
     Checkpoint("embedded:tiny").tokenizer()  # ours, which nobody tries
@@ -131,23 +131,23 @@ def test_a_number_of_eight_digits_is_found_wherever_parts_end(tmp_path, monkeypa
     file = tmp_path / "tokenizer.json"
     file.write_text(text)
     for part in range(1, len(text) + 1):
-        monkeypatch.setattr(trial_child, "PART", part)
-        assert trial_child.has_number(str(file), 8) is found
-    assert trial_child.has_number(str(file), 7)
+        monkeypatch.setattr(sandbox_child, "PART", part)
+        assert sandbox_child.has_number(str(file), 8) is found
+    assert sandbox_child.has_number(str(file), 7)
 
 
 def test_the_child_imports_the_tokenizer_library_alone(model) -> None:
-    line = "import sys, trial_child; trial_child.opener(sys.argv[1]); print(*sys.modules)"
+    line = "import sys, sandbox_child; sandbox_child.opener(sys.argv[1]); print(*sys.modules)"
     command = [sys.executable, "-c", line, str(model / "tokenizer.json")]
-    place = {**os.environ, "PYTHONPATH": str(trial.CHILD.parent)}
+    place = {**os.environ, "PYTHONPATH": str(tokenizer_sandbox.CHILD.parent)}
     loaded = subprocess.run(command, env=place, capture_output=True, text=True, check=True).stdout.split()
     assert "tokenizers" in loaded
     assert not {"torch", "transformers", "numpy", "fairbits"} & set(loaded)
 
 
 def test_another_content_is_tried_again(model, cache) -> None:
-    trial.check_tokenizer(model)
-    trial.check_tokenizer(changed(model, vocab={"zzzz": 20_000}))
+    check_tokenizer(model)
+    check_tokenizer(changed(model, vocab={"zzzz": 20_000}))
     assert len(list(cache.iterdir())) == 2
 
 
@@ -158,13 +158,13 @@ def test_a_cache_that_cannot_be_written_changes_nothing(model, tmp_path) -> None
 
 def test_files_that_are_none(model) -> None:
     os.mkfifo(model / "chat_template.jinja")
-    with pytest.raises(InputError, match=r"chat_template\.jinja is no plain file"):
-        trial.check_tokenizer(model)
+    with pytest.raises(InputError, match=r"chat_template\.jinja is not a plain file"):
+        check_tokenizer(model)
     (model / "chat_template.jinja").unlink()
     with (model / "vocab.txt").open("wb") as file:
         file.truncate(10**9)
     with pytest.raises(InputError, match=r"vocab\.txt has 1,000,000,000 bytes; it must have at most 100,000,000"):
-        trial.check_tokenizer(model)
+        check_tokenizer(model)
 
 
 @pytest.mark.long
@@ -174,8 +174,8 @@ def test_a_model_without_tokenizer_json_is_opened_by_transformers_in_the_child(m
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     (model / "vocab.json").write_text(json.dumps({chr(each): each for each in range(33, 127)}))
     (model / "merges.txt").write_text("#version: 0.2\n")
-    trial.check_tokenizer(model)
+    check_tokenizer(model)
     assert len(list(cache.iterdir())) == 1
     (model / "vocab.json").write_text('{"a": 4294967295}')
     with pytest.raises(InputError, match="is not usable"):
-        trial.check_tokenizer(model)
+        check_tokenizer(model)

@@ -1,4 +1,4 @@
-"""Drafts of a quantized checkpoint: interruptions leave nothing half made, and what is finished is kept."""
+"""Quantized checkpoints are written block by block, resumed after an interruption, and load in transformers."""
 
 import errno
 import hashlib
@@ -7,23 +7,156 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers as t
 from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
+from fairbits.core.memory import WAITING_BLOCKS
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT, planned_bytes
-from fairbits.models.io.writer import QuantizedWriter
+from fairbits.models.io.compressed_tensors import planned_bytes
+from fairbits.models.io.writer import QuantizedWriter, WriteBehind
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
-IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
 Make = Callable[..., Checkpoint]
+
+
+def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls: Any) -> None:
+    """Weights are those of the codes, and logits those of the model with these weights put in its place."""
+    weights = checkpoint.architecture.weights
+    fake = cls.from_pretrained(checkpoint.directory)
+    with torch.no_grad():
+        for name, each in codes.items():
+            fake.get_submodule(weights[name].module).weight.copy_(each.dequantized)
+    loaded = cls.from_pretrained(out)
+    assert loaded.dtype == fake.dtype == checkpoint.scale_dtype
+    tokens = torch.arange(3, 35)[None]
+    with torch.no_grad():
+        got, expected = loaded(tokens).logits.float(), fake(tokens).logits.float()
+    for name, each in codes.items():
+        assert torch.equal(loaded.get_submodule(weights[name].module).weight, each.dequantized), name
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+
+
+def check_size(checkpoint: Checkpoint, stored: dict[str, Scheme], out: Path) -> None:
+    planned = planned_bytes(checkpoint, stored)
+    assert sum(info.nbytes for info in Checkpoint(out).tensors.values()) == planned
+    index = json.loads((out / "config.json").read_text()).get("transformers_weights", "model.safetensors.index.json")
+    assert json.loads((out / index).read_text())["metadata"]["total_size"] == planned
+    assert planned < sum(info.nbytes for info in checkpoint.tensors.values())
+
+
+SCHEMES: dict[str, Scheme | None] = {
+    "int4 group": Scheme(4, 32),
+    "int4 channel": Scheme(4, "channel"),
+    "int8": Scheme(8, 32),
+    "int3": Scheme(3, 32),
+    "int3 signed": Scheme(3, 32, "exact", "signed"),
+    "mixed": None,
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("family", ["bloom", "llama", "qwen2", "gemma3", "opt", "gpt_neox"])
+def test_round_trip(make: Make, tmp_path: Path, family: str, scheme: str, inside: Any, mixed: Any, write: Any) -> None:
+    checkpoint = make(family)
+    how = SCHEMES[scheme]
+    stored = mixed(checkpoint) if how is None else dict.fromkeys(inside(checkpoint), how)
+    codes = write(checkpoint, stored, tmp_path / "out")
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
+    check_size(checkpoint, stored, tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", ["bloom", "llama", "gemma3"])
+def test_round_trip_in_other_types(
+    make: Make, tmp_path: Path, family: str, dtype: torch.dtype, write: Any, mixed: Any
+) -> None:
+    checkpoint = make(family, dtype)
+    codes = write(checkpoint, mixed(checkpoint), tmp_path / "out")
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
+
+
+@pytest.mark.parametrize("family", ["bloom", "gemma3", "opt", "llama", "gpt_neox"])
+@pytest.mark.parametrize("group", [None, 32])
+def test_embedding_in_8_bits_with_a_tied_head_and_without(
+    make: Make, tmp_path: Path, family: str, group: int | None, inside: Any, write: Any
+) -> None:
+    checkpoint = make(family)
+    architecture = checkpoint.architecture
+    table = next(name for name, weight in architecture.weights.items() if weight.role == "embedding")
+    heads = {name: Scheme(4, 32) for name, weight in architecture.linears.items() if weight.role == "head"}
+    assert bool(heads) == (family in ("llama", "gpt_neox"))
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 32)) | {table: Scheme(8, group)} | heads
+    codes = write(checkpoint, stored, tmp_path / "out")
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
+    check_size(checkpoint, stored, tmp_path / "out")
+
+
+def test_masked_language_model(make: Make, tmp_path: Path, inside: Any, write: Any) -> None:
+    checkpoint = make("xlmr")
+    stored = dict.fromkeys([*inside(checkpoint), "lm_head.dense.weight"], Scheme(4, 32))
+    codes = write(checkpoint, stored, tmp_path / "out")
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForMaskedLM)
+
+
+@pytest.mark.parametrize("head", [{}, {"lm_head.weight": Scheme(8, "channel")}])
+def test_experts_with_a_tensor_each(
+    make: Make, tmp_path: Path, head: dict[str, Scheme], inside: Any, write: Any
+) -> None:
+    checkpoint = make("mixtral")
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 32)) | head
+    codes = write(checkpoint, stored, tmp_path / "out")
+    loaded = t.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    layer = "model.layers.1.block_sparse_moe.experts.2"
+    experts = loaded.model.layers[1].mlp.experts
+    assert torch.equal(experts.down_proj[2], codes[f"{layer}.w2.weight"].dequantized)
+    gate_up = torch.cat([codes[f"{layer}.w1.weight"].dequantized, codes[f"{layer}.w3.weight"].dequantized])
+    assert torch.equal(experts.gate_up_proj[2], gate_up)
+    loaded(torch.arange(3, 35)[None])
+    query = loaded.model.layers[1].self_attn.q_proj.weight
+    assert torch.equal(query, codes["model.layers.1.self_attn.q_proj.weight"].dequantized)
+
+
+def test_files_of_the_bare_model_keep_their_names(make: Make, tmp_path: Path, write: Any, mixed: Any) -> None:
+    source = make("bloom").directory
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    tensors = load_file(source / "model.safetensors")
+    named = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    save_file(named, bare / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(source / "config.json", bare)
+    checkpoint = Checkpoint(bare)
+    codes = write(checkpoint, mixed(checkpoint), tmp_path / "out")
+    assert "h.0.mlp.dense_h_to_4h.weight_packed" in Checkpoint(tmp_path / "out").tensors
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
+
+
+def test_embedded_model_with_what_lies_beside_it(tmp_path: Path, inside: Any, write: Any) -> None:
+    checkpoint = Checkpoint("embedded:tiny?outliers=3:60")
+    stored = dict.fromkeys(inside(checkpoint), Scheme(4, 64))
+    codes = write(checkpoint, stored, tmp_path / "out")
+    check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
+    check_size(checkpoint, stored, tmp_path / "out")
+    made = Checkpoint(tmp_path / "out")
+    assert made.tokenizer()("a")["input_ids"] == checkpoint.tokenizer()("a")["input_ids"]
+    assert any("outliers were given" in note for note in made.notes)
+    assert (tmp_path / "out" / "plan.json").read_bytes() == b"{}\n"
+    assert set(load_file(tmp_path / "out" / "thresholds.safetensors")) == {f"t{i}" for i in range(12)}
+    assert not any(name.startswith("t") and name[1:].isdigit() for name in made.tensors)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+IDENTITY = {"plan": "0" * 64, "model": "1" * 64, "tokenizer": "3" * 64, "fairbits": "0.2.0", "device": "cpu"}
 
 
 def test_resumed_run_gives_the_same_bytes_wherever_it_was_interrupted(
@@ -291,6 +424,77 @@ def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_pat
     assert (found.layers, found.record) == ({}, b"nothing")
     seen: list[tuple[int, int]] = []
     writer.finish(progress=lambda _, done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] == planned_bytes(DEFAULT_FORMAT, checkpoint, {}) - checkpoint.tensors[name].nbytes
+    assert seen[-1][0] == seen[-1][1] == planned_bytes(checkpoint, {}) - checkpoint.tensors[name].nbytes
     shards = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+def test_all_is_written_when_the_statement_ends():
+    done = []
+    with WriteBehind() as behind:
+        for i in range(20):
+            behind.add(lambda i=i: (time.sleep(0.001), done.append(i))[0])
+    assert sorted(done) == list(range(20))
+
+
+def test_only_a_few_wait():
+    gate, waiting, most = threading.Event(), [], []
+
+    def write():
+        gate.wait()
+        waiting.pop()
+
+    def fill(behind):
+        for _ in range(2 * WAITING_BLOCKS):
+            behind.add(write)
+            waiting.append(None)
+            most.append(len(waiting))
+
+    with WriteBehind() as behind:
+        filling = threading.Thread(target=fill, args=(behind,))
+        filling.start()
+        time.sleep(0.1)
+        assert len(waiting) == WAITING_BLOCKS
+        gate.set()
+        filling.join()
+    assert max(most) <= WAITING_BLOCKS
+    assert not waiting
+
+
+def full(*_):
+    raise InputError("no room")
+
+
+def test_a_problem_is_raised_in_the_caller_and_what_has_not_begun_is_not_written():
+    done = []
+
+    def write_all():
+        with WriteBehind() as behind:
+            behind.add(full)
+            for i in range(50):
+                time.sleep(0.01)
+                behind.add(lambda i=i: done.append(i))
+
+    with pytest.raises(InputError, match="no room"):
+        write_all()
+    assert len(done) < 5
+
+
+def test_a_problem_of_the_last_one_is_raised_too():
+    with pytest.raises(InputError, match="no room"), WriteBehind() as behind:
+        behind.add(full)
+
+
+def test_what_is_complete_is_written_though_the_caller_is_interrupted():
+    done, gate = [], threading.Event()
+
+    def write_all():
+        with WriteBehind() as behind:
+            for i in range(WAITING_BLOCKS):
+                behind.add(lambda i=i: (gate.wait(), done.append(i))[0])
+            gate.set()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_all()
+    assert sorted(done) == list(range(WAITING_BLOCKS))

@@ -31,7 +31,7 @@ STEERING: tuple[Role, ...] = ("router", "control")
 
 
 @dataclass(frozen=True)
-class Part:
+class RowRange:
     """Rows start … stop − 1 of a fused tensor, as a linear layer (out, in), belong to `role`."""
 
     role: Role
@@ -56,7 +56,7 @@ class Weight:
     linear: bool
     expert: int | None = None
     stacked: int | None = None  # how many experts a tensor with three dimensions holds
-    layout: tuple[Part, ...] = ()  # rows of q, k, v (gate, up) in a fused tensor; empty if unknown or not fused
+    layout: tuple[RowRange, ...] = ()  # rows of q, k, v (gate, up) in a fused tensor; empty if unknown or not fused
     needs_weight: bool = False  # transformers loads it only if the file has X.weight, so it cannot be packed
 
     @property
@@ -71,6 +71,16 @@ class Weight:
         Experts that share one tensor are not: the file format stores one layer at a time.
         """
         return self.linear and self.block is not None and not self.is_control and self.stacked is None
+
+    @property
+    def is_embedding(self) -> bool:
+        """Whether the tensor is the embedding of tokens, which is looked up."""
+        return self.role == "embedding"
+
+    @property
+    def in_whole_bytes(self) -> bool:
+        """Whether its codes must be stored one per byte: transformers does not load it packed."""
+        return self.is_embedding or self.needs_weight
 
     def rows(self, role: Role) -> tuple[range, ...]:
         """Returns the ranges of rows that `role` has in this fused tensor."""
@@ -88,7 +98,6 @@ class Block:
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear layers."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
 
@@ -107,13 +116,17 @@ class Architecture:
 
     @property
     def n_blocks(self) -> int:
-        """Returns the number of blocks in all stacks."""
         return len(self.blocks)
 
     @cached_property
     def linears(self) -> Mapping[str, Weight]:
-        """Returns the tensors that are linear layers, in the blocks and outside."""
         return {name: weight for name, weight in self.weights.items() if weight.linear}
+
+    def tied_parameters(self, name: str) -> tuple[str, ...]:
+        """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
+        absent = [parameter for parameter, tensor in self.tied.items() if tensor == name]
+        copies = [f"{weight.module}.weight" for weight in self.weights.values() if weight.tied_to == name]
+        return tuple(sorted(absent + copies))
 
     @cached_property
     def fused_groups(self) -> Mapping[str, tuple[Weight, ...]]:

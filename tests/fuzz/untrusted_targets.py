@@ -19,7 +19,7 @@ from truth import check_codes, rule
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
-from fairbits.models.io.gguf_file import read_gguf_metadata
+from fairbits.models.io.gguf_file import read_gguf_header
 from fairbits.models.io.imatrix_file import Imatrix, Importance, read_imatrix
 from fairbits.models.io.safetensors_files import read_header
 from fairbits.models.io.weight_files import Directory, read_weights
@@ -185,7 +185,7 @@ def gguf_target() -> Target:
     """Returns the target of the header of a GGUF file."""
 
     def read(place: Path) -> None:
-        found = read_gguf_metadata(place / "model.gguf")
+        found = read_gguf_header(place / "model.gguf").metadata
         rule(all(isinstance(key, str) for key in found), "a key is no text")
         rule(all(isinstance(each, str | int | float) for each in found.values()), "a value is of no known type")
 
@@ -213,7 +213,7 @@ def imatrix_target() -> Target:
     return target("imatrix", lambda rng: {"imatrix.gguf": mutated_gguf(rng)}, read, files=("imatrix.gguf",))
 
 
-def foreign_targets() -> list[Target]:
+def untrusted_targets() -> list[Target]:
     """Returns the targets of files of models."""
     return [
         weights_target(),

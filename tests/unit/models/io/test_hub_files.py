@@ -55,7 +55,7 @@ def test_what_passes_is_asked_for_again(served: Served, faults: list[Any], opene
 BAD = {
     "no such file": ([404] * 12, r"cannot be read from the Hugging Face Hub \(.*404"),
     "never available": ([503] * 200, r"cannot be read from the Hugging Face Hub \(.*503"),
-    "a server that knows no ranges": (["whole"] * 12, "status 200 in place of 206: it does not serve parts of files"),
+    "a server that knows no ranges": (["whole"] * 12, "status 200 instead of 206: it does not serve parts of files"),
 }
 
 
