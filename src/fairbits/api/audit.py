@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairbits.api.dry_run.command_estimates import audit_workload, requested_size
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.fit import audit_workload, within_memory
+from fairbits.api.memory_needed import TextSize
 from fairbits.auditing.audit_file import FORM, AuditedModel
 from fairbits.auditing.damage import RESAMPLES, predicted_damage
 from fairbits.auditing.record import HEADLINE, Audit
@@ -70,7 +71,7 @@ def audit(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
-    size = requested_size(checkpoint, corpus, split=request.split)
+    size = partial(TextSize.requested, checkpoint=checkpoint, corpus=corpus)
     workload = audit_workload(checkpoint, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairbits.api.dry_run.command_estimates import evaluate_workload, requested_size
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.fit import evaluate_workload, within_memory
+from fairbits.api.memory_needed import TextSize
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
@@ -69,8 +70,8 @@ def evaluate(
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
-    size = requested_size(before, corpus, split=split)
-    workload = evaluate_workload(after, before, size, request, device=device)
+    size = partial(TextSize.requested, checkpoint=before, corpus=corpus)
+    workload = evaluate_workload(before, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceAnswers.of(before, corpus, request=request, device=device, progress=show) as answers,

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from fairbits.api.dry_run.command_estimates import quantize_workload
-from fairbits.api.dry_run.fit import refuse_what_cannot_fit
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.fit import quantize_workload, within_memory
 from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_files
@@ -128,17 +126,16 @@ def quantize(
             return done
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
-        workload = quantize_workload(checkpoint, plan, words, device=device)
-        if ranks.alone and not resume:  # an interrupted run has shown what it needs
-            refuse_what_cannot_fit(workload, device=device, out=out)
+        workload, check = quantize_workload(checkpoint, plan, words, device=device), ranks.alone and not resume
+        # an interrupted run has shown what it needs; finished blocks are written before an error is explained
+        show = held.enter_context(within_memory(workload, device=device, out=out, check=check, progress=progress))
         if ranks.leads:
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type
             draft = held.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
         outcomes: list[LayerResult] = []
         learned: LearningResult | None = None
-        # entered first: finished blocks are written before the error is explained
-        with within_memory(workload, device=device, check=False, progress=progress) as show, WriteBehind() as behind:
+        with WriteBehind() as behind:
             for block in execute_plan(
                 checkpoint,
                 plan,

@@ -10,10 +10,8 @@ from socket import gethostname
 from typing import Any
 
 from fairbits.api.report import RUN_FILE
-from fairbits.api.run import FinishedRun, run
-from fairbits.api.run.preparation import EMBEDDED
-from fairbits.api.run.run_directory import recorded_device
-from fairbits.api.run.stages import Finished
+from fairbits.api.run import Finished, FinishedRun, run
+from fairbits.api.run.run_settings import EMBEDDED, recorded_device
 from fairbits.api.trial_tasks import device_of_tasks, resources_of
 from fairbits.core.errors import FairbitsError, InputError
 from fairbits.core.files import temporary_name

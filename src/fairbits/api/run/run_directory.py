@@ -1,11 +1,7 @@
-"""The directory of a run: which of its files are finished, and which must be made again.
-
-Opens the directory of a run: a new one, or one that the same run has started; never for two runs at once.
-"""
+"""The directory of a run: which of its files are finished, and which must be made again; never for two runs at once."""
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -13,10 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fairbits.api.quantize import check_quantize, draft_plan
+from fairbits.api.quantize import draft_plan
 from fairbits.api.report import RUN_FILE, SCORES_FILE
-from fairbits.api.run.run_plans import digest_without_search
-from fairbits.api.run.run_settings import Job, measured_files
+from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.plan_trial import method_of
 from fairbits.core.errors import InputError
@@ -27,14 +22,16 @@ from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.draft import PLAN, clear_remains, draft_of, lock_of
-from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.policies import decide
 from fairbits.reports.figures import curves
 from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
+LONGEST = 40
+"""Characters of a setting that an error shows."""
+IRRELEVANT = ("model", "notes", "schema", "versions", "written")
+"""Keys of run.json that may differ between two runs with the same result."""
 
 
 @contextmanager
@@ -53,10 +50,10 @@ def can_continue(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class RunDirectory:
-    """The files of a job. A file is sound if it is complete and belongs to this job; others are made again."""
+    """The files of a run. A file is sound if it is complete and belongs to this run; others are made again."""
 
     path: Path
-    job: Job
+    settings: RunSettings
 
     def file(self, name: str) -> Path:
         """Returns the path of a file."""
@@ -74,7 +71,7 @@ class RunDirectory:
     def has_audit(self) -> bool:
         """Returns whether there is a sound audit; a damaged one is removed."""
         file = self.file("audit.json")
-        if self._is_sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
+        if self._is_sound("audit.json", lambda: _check_audit(file, self.settings.checkpoint.fingerprint)):
             return True
         for each in (file, file.with_suffix(".safetensors")):
             each.unlink(missing_ok=True)
@@ -130,7 +127,7 @@ class RunDirectory:
         return True
 
     def _check_plan(self, plan: Plan) -> Plan:
-        if (plan.fingerprint, plan.policy) != (self.job.checkpoint.fingerprint, self.job.policy.policy):
+        if (plan.fingerprint, plan.policy) != (self.settings.checkpoint.fingerprint, self.settings.policy.policy):
             raise InputError("it is the plan of another run")
         return plan
 
@@ -147,29 +144,29 @@ class RunDirectory:
             raise InputError("its weights or its config.json have changed since it was written")
 
     def _written_model(self) -> Identity:
-        trusted = self.job.checkpoint.trust_remote_code
+        trusted = self.settings.checkpoint.trust_remote_code
         return Identity.of(Checkpoint(self.file("model"), trust_remote_code=trusted))
 
     def _check_scores(self, name: str) -> None:
         """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
-        found, job = Scores.load(self.file(name)), self.job
-        if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
+        scores, settings = Scores.load(self.file(name)), self.settings
+        if (scores.question, scores.reference.fingerprint) != (settings.setting, settings.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
             expected, right = self._read_record().written, True
         else:
-            variant, bits = measured_files(job)[name]
-            expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
-        if not right or expected not in (None, found.quantized.fingerprint):
-            raise InputError(f"it has the scores of {found.quantized.target}, not of what it is for")
+            policy, bits = settings.measured_files[name]
+            expected, right = settings.plan_digest(policy, bits), method_of(scores) == (policy.name, bits)
+        if not right or expected not in (None, scores.quantized.fingerprint):
+            raise InputError(f"it has the scores of {scores.quantized.target}, not of what it is for")
 
     def _check_sweep(self, sizes: Mapping[int, int]) -> None:
         """Raises unless the report can show the sweep, and it belongs to this run."""
-        data, languages = SWEEP.read(self.file("sweep.json")), list(self.job.corpus.evaluation)
+        data, languages = SWEEP.read(self.file("sweep.json")), list(self.settings.corpus.evaluation)
         shown = curves(data, languages)
-        found = data.fingerprint, *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
-        job = self.job
-        if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
+        settings, names = self.settings, ("policy", "languages", "bits", "sizes")
+        expected = settings.checkpoint.fingerprint, settings.policy.name, languages, [*sizes], [*sizes.values()]
+        if (data.fingerprint, *(shown[name] for name in names)) != expected:
             raise InputError("it is the sweep of another run")
 
     def _set_aside(self, name: str) -> None:
@@ -202,16 +199,10 @@ def _check_audit(file: Path, fingerprint: str) -> None:
         raise InputError("it has changed since it was written")
 
 
-LONGEST = 40
-"""Characters of a setting that an error shows."""
-IRRELEVANT = ("model", "notes", "schema", "versions", "written")
-"""Keys of run.json that may differ between two runs with the same result."""
-
-
 @contextmanager
-def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
-    """Yields the directory of a job, a new one or one that the same job has started; it is locked meanwhile."""
-    path, data = Path(out), job.record()
+def open_directory(out: str | Path, settings: RunSettings) -> Iterator[RunDirectory]:
+    """Yields the directory of a run, a new one or one that the same run has started; it is locked until the end."""
+    path, data = Path(out), settings.record()
     with ExitStack() as stack:
         try:
             _has_run(path, data)  # before a lock file is left in a directory of someone else
@@ -224,20 +215,14 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
             raise InputError(f"{reason}; give another directory with --out") from None
         if not started:
             write_files({path / RUN_FILE: run_bytes(data)})
-        place = RunDirectory(path, job)
+        place = RunDirectory(path, settings)
         for note in filter(None, (unlocked, _version_note(RUN.read(path / RUN_FILE).versions, data.versions))):
             place.note(note)
         yield place
 
 
-def recorded_device(out: str | Path) -> str | None:
-    """Returns the device of the run that a directory has; None if it has none."""
-    file = Path(out) / RUN_FILE
-    return RUN.read(file).settings.get("device") if file.is_file() else None
-
-
 def _has_run(path: Path, data: RunFile) -> bool:
-    """Returns whether a directory has a run of this job; raises if it has anything else."""
+    """Returns whether a directory has this run; raises if it has anything else."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a directory; give a new one with --out")
     names = {each.name for each in path.iterdir()} if path.is_dir() else set()
@@ -260,24 +245,6 @@ def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | No
         if name in before and before[name] != version
     ]
     return f"continued with {', '.join(other)}" if other else None
-
-
-def check_out(out: str | Path, job: Job) -> None:
-    """Raises if the quantized model cannot be written or has no room, unless it is already there."""
-    target = Path(out) / "model"
-    shape: dict[str, Any] = {"bits": job.bits, "group": job.group, "embeddings": job.embeddings}
-    if target.is_symlink():
-        raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
-    if target.exists():
-        return
-    check_quantize(job.checkpoint, target, resume=True, device=job.device, **shape)
-    there = next(each for each in target.absolute().parents if each.is_dir())
-    needed, free = decide("rtn", Evidence(job.checkpoint), **shape).size_bytes, shutil.disk_usage(there).free
-    if needed > free:
-        raise InputError(
-            f"{there} has {free:,} bytes free, but the quantized model needs {needed:,}; free some space, "
-            "or give another directory with --out"
-        )
 
 
 def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
