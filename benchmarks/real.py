@@ -23,8 +23,7 @@ from pathlib import Path
 import published
 from fairbits import Checkpoint
 from fairbits.api.trial_tasks import pool_and_device, resources_of
-from fairbits.core.pool import Pool
-from fairbits.core.task import Resources
+from fairbits.core.task_pool import Resources, TaskPool
 from fairbits.models.device import is_gpu
 from real_items import Item, Measured, RealWork, Run, environment, path_of, report
 from real_texts import CALIBRATED, DECLARATION, LANGUAGES, Texts
@@ -81,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     report(f"{len(items) - len(left)} of {len(items)} done; {time.time() - start:,.0f} s")
 
 
-def needs_of(items: Sequence[Item], device: str, pool: Pool) -> dict[str, Resources]:
+def needs_of(items: Sequence[Item], device: str, pool: TaskPool) -> dict[str, Resources]:
     """Returns what each item needs; a process on the CPU keeps all models open, one on a GPU ends after its item."""
     if pool.cluster is None:
         return {}

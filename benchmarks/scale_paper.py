@@ -11,12 +11,13 @@ import json
 import tempfile
 from pathlib import Path
 
-from fairbits import Checkpoint
 from fairbits.api.dry_run.jobs import counter_for
 from fairbits.api.dry_run.planning import stand_in_plan
 from fairbits.api.dry_run.rates import measure_rates
 from fairbits.api.dry_run.sizes import TextSize
 from fairbits.api.dry_run.work import Rates, Stage
+
+from fairbits import Checkpoint
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import read_corpus

@@ -43,7 +43,7 @@ from fairbits_research.experiments.stored_results import MARKS, Records, overall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairbits.core.pool import Cluster
+    from fairbits.core.task_pool import Cluster
     from fairbits_research.experiments.result import Result
 
 
@@ -154,7 +154,7 @@ def _run(
 ) -> None:
     """Runs experiments, and writes and prints each result as soon as it is there."""
     from fairbits.api.trial_tasks import device_of_tasks
-    from fairbits.core.pool import open_pool
+    from fairbits.core.task_pool import open_pool
     from fairbits_research.experiments.experiment_tasks import ExperimentWork, run_experiments
 
     results: dict[str, Result] = {}

@@ -12,8 +12,8 @@ from fairbits.comparison.comparison import Comparison, Entry
 from fairbits.comparison.plan_trial import PlanResult, corpus_for
 from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster
 from fairbits.core.progress import Progress
+from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.scores import check_unit
 from fairbits.models.device import AUTO

@@ -16,9 +16,9 @@ from fairbits.core.checks import one_of, positive, whole
 from fairbits.core.checks import sequence as listed
 from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable, write_files
-from fairbits.core.pool import Cluster
 from fairbits.core.progress import Progress
 from fairbits.core.records import to_json
+from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNIT_LABELS
 from fairbits.evaluation.scores import check_unit
 from fairbits.kurtosis.checklist import critical_width

@@ -10,9 +10,8 @@ from fairbits.api.make_plan import plan as make_plan
 from fairbits.comparison.plan_trial import PlanResult, PlanTrial
 from fairbits.comparison.stored_trials import StoredTrials
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster, Pool, open_pool
 from fairbits.core.progress import Progress
-from fairbits.core.task import Resources
+from fairbits.core.task_pool import Cluster, Resources, TaskPool, open_pool
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, is_gpu, resolve_device
@@ -100,7 +99,7 @@ def run_trials(
     trials: list[Trial],
     work: TrialWork,
     *,
-    pool: Pool,
+    pool: TaskPool,
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[PlanResult]:
@@ -126,14 +125,14 @@ def run_trials(
 
 
 @contextmanager
-def pool_and_device(ray: str | Cluster | None, device: str) -> Iterator[tuple[Pool, str]]:
+def pool_and_device(ray: str | Cluster | None, device: str) -> Iterator[tuple[TaskPool, str]]:
     """Yields the pool, and the device on which its tasks compute."""
     resolved = resolve_device(device) if ray is None else device  # before a cluster is started
     with open_pool(ray) as pool:
         yield pool, resolved if pool.cluster is None else device_of_tasks(device, pool)
 
 
-def device_of_tasks(device: str, pool: Pool) -> str:
+def device_of_tasks(device: str, pool: TaskPool) -> str:
     """Returns the device of tasks on a cluster: a GPU if one is requested, or if the cluster has any."""
     if device == AUTO:
         return "cuda" if pool.has_gpus else "cpu"
@@ -144,7 +143,7 @@ def device_of_tasks(device: str, pool: Pool) -> str:
     return device
 
 
-def resources_of(checkpoints: list[Checkpoint], device: str, pool: Pool) -> Resources:
+def resources_of(checkpoints: list[Checkpoint], device: str, pool: TaskPool) -> Resources:
     """Returns what one task needs that holds these models in memory."""
     if pool.cluster is None:
         return Resources()

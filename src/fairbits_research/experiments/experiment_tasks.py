@@ -10,8 +10,8 @@ from typing import Any
 from fairbits.api.trial_tasks import resources_of
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Pool
 from fairbits.core.progress import Progress
+from fairbits.core.task_pool import TaskPool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.reading import EMBEDDED
 from fairbits_research.experiments import run_experiment
@@ -50,7 +50,7 @@ def run_experiments(
     names: list[str],
     work: ExperimentWork,
     *,
-    pool: Pool,
+    pool: TaskPool,
     on_result: Callable[[str, Result], object],
     progress: Progress | None = None,
 ) -> None:

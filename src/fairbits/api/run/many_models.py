@@ -15,8 +15,8 @@ from fairbits.api.run.run_settings import EMBEDDED, recorded_device
 from fairbits.api.trial_tasks import device_of_tasks, resources_of
 from fairbits.core.errors import FairbitsError, InputError
 from fairbits.core.files import temporary_name
-from fairbits.core.pool import Cluster, Pool, open_pool
 from fairbits.core.progress import Progress, within
+from fairbits.core.task_pool import Cluster, TaskPool, open_pool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
 from fairbits.text.corpus import Corpus
@@ -162,7 +162,7 @@ def _within(finished: Finished | None, name: str) -> Finished | None:
     return None if finished is None else lambda what, seconds: finished(f"{name}: {what}", seconds)
 
 
-def _device(device: str, place: Path, pool: Pool) -> str:
+def _device(device: str, place: Path, pool: TaskPool) -> str:
     """Returns the device of a run; on a cluster, that of the run which the directory has, unless one is requested."""
     if pool.cluster is None:
         return device
@@ -171,7 +171,7 @@ def _device(device: str, place: Path, pool: Pool) -> str:
 
 
 @contextmanager
-def _shared(directory: Path, pool: Pool) -> Iterator[Path | None]:
+def _shared(directory: Path, pool: TaskPool) -> Iterator[Path | None]:
     """Yields a file in the directory by which the machines of a cluster recognize it; None without a cluster."""
     if pool.cluster is None:
         yield None

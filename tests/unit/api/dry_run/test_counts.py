@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from fairbits.api.dry_run.counts import Counter
 from fairbits.api.dry_run.planning import planning_stage, stand_in_plan
 from fairbits.api.dry_run.sizes import ModelSize, TextSize
 from fairbits.api.dry_run.work import Rates, Work, total
+from torch.utils.flop_counter import FlopCounterMode
+
 from fairbits.forward.batches import batches
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint

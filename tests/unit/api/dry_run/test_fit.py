@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from fairbits.api import quantize as quantize_module
-from fairbits.api.dry_run import fit
 from fairbits.api.dry_run.fit import Workload, halves, overall, refuse_what_cannot_fit, shortages
 from fairbits.api.dry_run.running_out import within_memory
 from fairbits.api.dry_run.work import Held, Stage, Work
+
+from fairbits.api import quantize as quantize_module
+from fairbits.api.dry_run import fit
 from fairbits.api.evaluate import evaluate
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import quantize

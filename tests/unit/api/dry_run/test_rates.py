@@ -5,10 +5,10 @@ from math import inf, isfinite
 from pathlib import Path
 
 import pytest
-
-from fairbits.api.dry_run import rates
 from fairbits.api.dry_run.rates import existing_directory, measure_rates, written_rate
 from fairbits.api.run.preparation import estimate_run
+
+from fairbits.api.dry_run import rates
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 

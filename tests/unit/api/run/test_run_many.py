@@ -11,7 +11,7 @@ from fairbits.api.run import run
 from fairbits.api.run.many_models import RunTask, RunWork, directories_of, run_many
 from fairbits.cli.run_table import runs_data
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster, ThisProcess
+from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus
 
 OPTIONS = {"languages": ["eng", "heb"], "group": 16, "tokens": 64, "evaluation_tokens": 128, "sequence": 64}
@@ -94,15 +94,13 @@ def test_on_a_cluster_text_travels_and_the_device_is_that_of_the_cluster(tmp_pat
         (tmp_path / f"{code}.txt").write_text("\n".join(f"{code} sentence number {i}." for i in range(40)))
     sent: list[tuple[RunTask, RunWork, bool]] = []
 
-    class Lent(ThisProcess):
-        cluster, has_gpus = Cluster(), True
-
+    class Lent(TaskPool):
         def run(self, tasks, work, **_) -> None:
             sent.extend((pickle.loads(pickle.dumps(task)), work, work.mark.is_file()) for task in tasks.values())
 
     class Opened:
         def __enter__(self) -> Lent:
-            return Lent()
+            return Lent(Cluster(), has_gpus=True)
 
         def __exit__(self, *_: object) -> None:
             pass
