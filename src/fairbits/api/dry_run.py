@@ -151,8 +151,9 @@ def estimate_audit(
     request: TextRequest,
 ) -> ResourceEstimate:
     """Returns what an audit takes."""
-    words = tokenize_corpus(model, open_corpus_for(model, text, languages), request=request, least=1)
-    workload = audit_workload(model, partial(_scaled, words, request), request, device=device)
+    corpus = open_corpus_for(model, text, languages)
+    words = tokenize_corpus(model, corpus, request=request, least=1)
+    workload = audit_workload(model, partial(_size, words, request, model, corpus), request, device=device)
     return estimate_workload(model, workload, words, device=device, out=out)
 
 
@@ -165,16 +166,14 @@ def estimate_evaluate(
     request: TextRequest,
 ) -> ResourceEstimate:
     """Returns what an evaluation takes; the quantized model has the shape of its reference model."""
-    words = tokenize_corpus(reference, open_corpus_for(reference, text, languages), request=request, least=1)
-    workload = evaluate_workload(reference, partial(_scaled, words, request), request, device=device)
+    corpus = open_corpus_for(reference, text, languages)
+    words = tokenize_corpus(reference, corpus, request=request, least=1)
+    workload = evaluate_workload(reference, partial(_size, words, request, reference, corpus), request, device=device)
     return estimate_workload(reference, workload, words, device=device, out=None)
 
 
-def _scaled(text: Text, request: TextRequest, smaller: TextRequest) -> TextSize:
-    """Returns about the size of the text of a smaller request."""
-    size, share = TextSize.of(text), smaller.tokens / request.tokens
-    windows, positions, predicted = (round(share * n) for n in (size.windows, size.positions, size.predicted))
-    return TextSize(windows, positions, predicted, size.languages)
+def _size(text: Text, read: TextRequest, model: Checkpoint, corpus: Corpus, request: TextRequest) -> TextSize:
+    return TextSize.of(text) if request == read else TextSize.requested(request, model, corpus)
 
 
 def estimate_quantize(
@@ -393,9 +392,8 @@ class _Clock:
     def _round_block(self, plan: Plan, text: Text | None) -> float:
         """Returns the seconds of the measured block, by the mean over several blocks if they are fast."""
         model, spent, rounded = self.counter.model, 0.0, 0.0
-        walk = round_model(
-            self._plain, replace(plan, learning=None), text=text, device=self.counter.device, finished=_outside
-        )
+        how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside, "on_device": True}
+        walk: Any = round_model(self._plain, replace(plan, learning=None), **how)
         begin = self._now()
         for block in walk:
             now = self._now()
@@ -416,8 +414,8 @@ class _Clock:
         held_out, languages = frozenset({text.windows[-1].document}), torch.from_numpy(text.language_of)
         refine = BlockDistiller(learning, text.languages, languages, held_out, lambda: ones, 0)
         ticks: list[float] = []
-        how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside}
-        walk = round_model(self._plain, plan, refine=refine, progress=lambda *_: ticks.append(self._now()), **how)
+        how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside, "on_device": True}
+        walk: Any = round_model(self._plain, plan, refine=refine, progress=lambda *_: ticks.append(self._now()), **how)
         next(walk)
         walk.close()
         return float(np.median(np.diff(ticks)[-LEARNED_STEPS:]))
@@ -477,7 +475,7 @@ class _Clock:
         content, done, begin = os.urandom(CHUNK), 0, self._now()
         try:
             with tempfile.TemporaryFile(dir=self.out, buffering=0) as file:
-                while self._now() - begin < SECONDS and done < WRITTEN:
+                while not done or (self._now() - begin < SECONDS and done < WRITTEN):
                     done += file.write(content)
                 os.fsync(file.fileno())
                 return done / (self._now() - begin)
@@ -510,11 +508,11 @@ class _Clock:
     def _repeat(self, amount: float, once: Callable[[], object]) -> float:
         """Returns how much of `amount` is done in a second; the first call, which may compile, does not count."""
         once()
-        count, begin = 0, self._now()
-        while self._now() - begin < SECONDS / 4:
+        count, spent, begin = 0, 0.0, self._now()
+        while spent < SECONDS / 4:
             once()
-            count += 1
-        return amount * count / (self._now() - begin)
+            count, spent = count + 1, self._now() - begin
+        return amount * count / spent
 
     def _now(self) -> float:
         if self.counter.gpu:

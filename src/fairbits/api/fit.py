@@ -92,9 +92,10 @@ def _smaller_plans(plan: Plan) -> Iterator[list[tuple[str, Plan]]]:
     if plan.learning is not None and plan.learning.model_steps:
         steps = plan.learning.block_steps or Learning.block_steps
         yield [("--model-steps 0", replace(plan, learning=replace(plan.learning, model_steps=0, block_steps=steps)))]
-    text = plan.calibration
-    for kind in () if text is None else smaller_requests(text.request):
-        yield [(name, replace(plan, calibration=replace(text, **request.settings))) for name, request in kind]
+    if plan.calibration is not None:
+        for kind in smaller_requests(plan.calibration.request):
+            texts = [(name, replace(plan.calibration, **request.settings)) for name, request in kind]
+            yield [(name, replace(plan, calibration=text)) for name, text in texts]
 
 
 def smaller_requests(request: TextRequest, name: str = "--tokens") -> Kinds[TextRequest]:
@@ -139,9 +140,11 @@ class Shortage:
 def overall(stages: Sequence[Stage]) -> Held:
     """Returns what stages that run one after the other hold at most; files that are written add up."""
     held = [stage.held for stage in stages]
-    written = sum(part.written for part in held)
     return Held(
-        *(max(getattr(part, name) for part in held) for name in ("gpu", "ram")), written, max(p.scratch for p in held)
+        gpu=max(part.gpu for part in held),
+        ram=max(part.ram for part in held),
+        written=sum(part.written for part in held),
+        scratch=max(part.scratch for part in held),
     )
 
 

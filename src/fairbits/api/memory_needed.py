@@ -260,7 +260,7 @@ class WorkCounter:
         hessians = largest.hessians if plan.reads_text else ()
         factor = NUMBER * FACTOR_COPIES * max(hessians, default=0) + layer
         held = item * largest.weights + NUMBER * (largest.rounded + sum(hessians)) + (0 if apart else outside)
-        held += max(factor, 2 * item * self._batch_positions(item) * largest.activations)
+        held += round(max(factor, 2 * item * self._batch_positions(item) * largest.activations))
         ram = waiting + (outside if apart else item * model.embedding)
         return Stage(name, work, self.on_device(held, ram, written=disk), plan, text)
 

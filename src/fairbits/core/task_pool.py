@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -121,10 +121,12 @@ class TaskPool:
         `resources` is what each task needs on a cluster, by name; `progress` is for tasks in this process. An error
         that the user can act on is raised, or goes to `on_error`, and the other tasks are done all the same.
         """
-        results = self._here(tasks, work, progress) if self.cluster is None else self._on_ray(tasks, work, resources)
-        with ExitStack() as stack:
-            stack.callback(results.close)
-            for name, result in results if tasks else ():
+        if not tasks:
+            return
+        cluster = self.cluster
+        done = _here(tasks, work, progress) if cluster is None else _on_ray(tasks, work, resources, cluster)
+        with closing(done) as results:
+            for name, result in results:
                 if not isinstance(result, FairbitsError):
                     on_result(name, result)
                 elif on_error is None:
@@ -132,53 +134,58 @@ class TaskPool:
                 else:
                     on_error(name, result)
 
-    def _here(self, tasks: Mapping[str, Any], work: Work[Any, Any], progress: Progress | None) -> Results:
-        with work.open(progress) as do:
-            for name, item in tasks.items():
-                try:
-                    result = do(item, progress)
-                except FairbitsError as problem:
-                    result = problem
-                yield name, result
 
-    def _on_ray(self, tasks: Mapping[str, Any], work: Work[Any, Any], resources: Mapping[str, Resources]) -> Results:
-        """Submits all tasks at once, and yields results as they come; tasks are cancelled if not all are wanted."""
-        ray, watch = _import_ray(), self.cluster.watch or (lambda _states: None)
-        for needs in dict.fromkeys(resources[name] for name in tasks):
-            _check_fits(ray, needs)
-        # on the machine of this process, with which it must end
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
-        board = ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here).remote()
-        pickled = ray.put(ray.cloudpickle.dumps(work))
-        job = _SharedWork(uuid.uuid4().hex, pickled, board, os.getcwd(), __version__)
-        remote = ray.remote(max_retries=self.cluster.retries, retry_exceptions=False)(_do_task)
-        names = {}
+def _here(tasks: Mapping[str, Any], work: Work[Any, Any], progress: Progress | None) -> Results:
+    """Yields the results of the tasks, done one after the other."""
+    with work.open(progress) as do:
         for name, item in tasks.items():
-            needs = resources[name]
-            options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory or None, "name": name}
-            names[remote.options(**options).remote(job, name, ray.cloudpickle.dumps(item))] = name
-        states, waiting = {name: TaskState(name) for name in tasks}, list(names)
-        try:
-            while waiting:
-                ready, waiting = ray.wait(waiting, num_returns=1, timeout=POLL_SECONDS)
-                with suppress(ray.exceptions.RayError):  # without states the work goes on
-                    for name, state in ray.get(board.read.remote(), timeout=READ_SECONDS).items():
-                        if states[name].status in ("waiting", "running"):
-                            states[name] = state
-                for reference in ready:
-                    name = names[reference]
-                    result = _result(ray, reference, name, self.cluster.retries)
-                    problem = str(result) if isinstance(result, FairbitsError) else ""
-                    yield name, result
-                    states[name] = replace(states[name], status="failed" if problem else "done", problem=problem)
-                watch(list(states.values()))
-        finally:
-            for reference in waiting:
-                with suppress(Exception):
-                    ray.cancel(reference, force=True)
-            ray.kill(board)
+            try:
+                result = do(item, progress)
+            except FairbitsError as problem:
+                result = problem
+            yield name, result
+
+
+def _on_ray(
+    tasks: Mapping[str, Any], work: Work[Any, Any], resources: Mapping[str, Resources], cluster: Cluster
+) -> Results:
+    """Submits all tasks at once, and yields results as they come; tasks are cancelled if not all are wanted."""
+    ray, watch = _import_ray(), cluster.watch or (lambda _states: None)
+    for needs in dict.fromkeys(resources[name] for name in tasks):
+        _check_fits(ray, needs)
+    # on the machine of this process, with which it must end
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+    board = ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    pickled = ray.put(ray.cloudpickle.dumps(work))
+    job = _SharedWork(uuid.uuid4().hex, pickled, board, os.getcwd(), __version__)
+    remote = ray.remote(max_retries=cluster.retries, retry_exceptions=False)(_do_task)
+    names = {}
+    for name, item in tasks.items():
+        needs = resources[name]
+        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory or None, "name": name}
+        names[remote.options(**options).remote(job, name, ray.cloudpickle.dumps(item))] = name
+    states, waiting = {name: TaskState(name) for name in tasks}, list(names)
+    try:
+        while waiting:
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=POLL_SECONDS)
+            with suppress(ray.exceptions.RayError):  # without states the work goes on
+                for name, state in ray.get(board.read.remote(), timeout=READ_SECONDS).items():
+                    if states[name].status in ("waiting", "running"):
+                        states[name] = state
+            for reference in ready:
+                name = names[reference]
+                result = _result(ray, reference, name, cluster.retries)
+                problem = str(result) if isinstance(result, FairbitsError) else ""
+                yield name, result
+                states[name] = replace(states[name], status="failed" if problem else "done", problem=problem)
+            watch(list(states.values()))
+    finally:
+        for reference in waiting:
+            with suppress(Exception):
+                ray.cancel(reference, force=True)
+        ray.kill(board)
 
 
 @contextmanager

@@ -151,9 +151,9 @@ class _Stages:
             if plan is None:
                 # always with text: policies that read none then report the error of every language in every layer
                 plan = settings.plan(settings.policy, settings.bits, with_text=True, progress=self.progress)
-            how = {"text": settings.corpus, "device": settings.device, "progress": self.progress}
+            checkpoint, text, device = settings.checkpoint, settings.corpus, settings.device
             with can_continue(out):
-                quantize(settings.checkpoint, plan, out=out, resume=True, **how)
+                quantize(checkpoint, plan, out=out, text=text, resume=True, device=device, progress=self.progress)
             self.place.record_model()
 
     def evaluate(self) -> dict[str, Scores]:

@@ -216,7 +216,8 @@ def prepare_run(
         compared = usual_baselines(chosen, corpus, enough_english=text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
-    kept, notes = [], [PER_TENSOR] if group == "tensor" else []
+    kept: list[int] = []
+    notes = [PER_TENSOR] if group == "tensor" else []
     for width in reversed(more_bits):
         try:
             check_variants(checkpoint, corpus, [chosen], widths=[width], common=common)

@@ -54,7 +54,9 @@ def test_text_of_a_path_travels(tmp_path: Path) -> None:
         def run(self, _, work, **__) -> None:
             sent.append(work)
 
-    run_experiments(["bounds"], ExperimentWork({**SETTING, "text": str(tmp_path)}), pool=Lent(Cluster()), on_result=print)
+    run_experiments(
+        ["bounds"], ExperimentWork({**SETTING, "text": str(tmp_path)}), pool=Lent(Cluster()), on_result=print
+    )
     assert isinstance(sent[0].setting["text"], Corpus)
     run_experiments(["bounds"], ExperimentWork({**SETTING, "text": "help"}), pool=Lent(Cluster()), on_result=print)
     assert sent[1].setting["text"] == "help"
