@@ -22,7 +22,7 @@ from pathlib import Path
 
 import published
 from fairbits import Checkpoint
-from fairbits.api.trial_tasks import pool_and_device, resources_of
+from fairbits.api.trial_tasks import pool_and_device, task_resources
 from fairbits.core.task_pool import Resources, TaskPool
 from fairbits.models.device import is_gpu
 from real_items import Item, Measured, RealWork, Run, environment, path_of, report
@@ -86,7 +86,7 @@ def needs_of(items: Sequence[Item], device: str, pool: TaskPool) -> dict[str, Re
         return {}
     models = {model: Checkpoint(path_of(model)) for model in dict.fromkeys(item.model for item in items)}
     held = {model: [each] if is_gpu(device) else list(models.values()) for model, each in models.items()}
-    return {str(item): resources_of(held[item.model], device, pool) for item in items}
+    return {str(item): task_resources(held[item.model], device, pool) for item in items}
 
 
 def fetch(options: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairbits import Checkpoint
-from fairbits.api.evaluate import scores_of
+from fairbits.api.evaluate import checkpoint_scores
 from fairbits.evaluation.reference_answers import ReferenceAnswers
 from fairbits.evaluation.scores import Scores
 from fairbits.models.embedded import LANGUAGES
@@ -144,7 +144,7 @@ def main() -> None:
             places = [quantized(recipe, mixes[mix], checkpoint.directory, options) for mix in MIXES]
             scores = []
             for place in places:
-                scores.append(scores_of(Checkpoint(readable(place)), answers, reference=checkpoint))
+                scores.append(checkpoint_scores(Checkpoint(readable(place)), answers, reference=checkpoint))
                 scores[-1].save(place / "scores.json")
             rows.append(row(recipe, places, scores))
             print(rows[-1], flush=True)

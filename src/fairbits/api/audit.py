@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.fit import audit_workload, within_memory
 from fairbits.api.memory_needed import TextSize
@@ -37,9 +37,6 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 from fairbits.text.tokenization import tokenization
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 DEFAULT_SCHEME = Scheme()
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
@@ -47,7 +44,7 @@ PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 
 def audit(
     model: Model,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -140,7 +137,7 @@ def build_audit(
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme, device=device)
-    proxies = redundancy_of(measured)
+    proxies = language_redundancy(measured)
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
@@ -185,7 +182,7 @@ def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
     return {code: found[code] for code in measured.languages}
 
 
-def redundancy_of(measured: ActivationStatistics) -> dict[str, Redundancy]:
+def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]:
     """Returns proxies of each language's redundancy from the measurements of one pass over text."""
     return redundancy(
         measured.languages,

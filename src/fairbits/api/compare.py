@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
+
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
@@ -23,16 +25,13 @@ from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 T = TypeVar("T")
 
 
 def compare(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     policies: Iterable[str],
     bits: Iterable[int] = (4,),
     group: Group = 128,
@@ -88,11 +87,7 @@ def compare(
         done = run_trials(trials, work, pool=pool, results=results, progress=progress)
     remaining = iter(done)
     entries = tuple(
-        _entry(
-            policy, width, list(islice(remaining, len(requests) if policy.reads_text else 1)), requests, measure, unit
-        )
-        for width in widths
-        for policy in variants.values()
+        _entry(policy, width, remaining, requests, measure, unit) for width in widths for policy in variants.values()
     )
     settings = {
         **common,

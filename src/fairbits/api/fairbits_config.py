@@ -5,8 +5,9 @@ Importing this module tells transformers about it.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -20,9 +21,6 @@ from fairbits.models.loaded_checkpoint import LoadedCheckpoint, PackedOnSave
 from fairbits.quantization import policies
 from fairbits.quantization.plan import Plan
 from fairbits.text.corpus import Corpus
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 METHOD = "fairbits"
 
@@ -47,7 +45,7 @@ class FairbitsConfig(QuantizationConfigMixin):
         sequence: int = 512,
         seed: int = 0,
         plan: str | Path | Plan | None = None,
-        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         device: str = AUTO,
         progress: Progress | None = None,
         quant_method: str = METHOD,
@@ -79,7 +77,7 @@ class FairbitsQuantizer(PackedOnSave):
 
     quantization_config: FairbitsConfig
 
-    def _process_model_after_weight_loading(self, model: "PreTrainedModel", **kwargs: Any) -> "PreTrainedModel":  # noqa: ARG002
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:  # noqa: ARG002
         self.remove_quantization_config(model)  # type: ignore[no-untyped-call]  # until it is quantized
         own = self.quantization_config
         device = resolve_device(own.device)
@@ -107,10 +105,8 @@ class FairbitsQuantizer(PackedOnSave):
             **own.options,
         )
 
-    def _tokenizer(self, model: "PreTrainedModel") -> "PreTrainedTokenizerBase | None":
+    def _tokenizer(self, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
         """Returns the tokenizer; None if no text will be read."""
-        from transformers import AutoTokenizer
-
         own = self.quantization_config
         reads = own.plan is not None or own.languages or own.text or policies.find_policy(own.policy).reads_text
         if own.tokenizer is not None or not reads:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.core.checks import one_of, sequence
 from fairbits.core.errors import InputError, count_of
@@ -21,9 +21,6 @@ from fairbits.quantization.channel_importance import ChannelImportance, channel_
 from fairbits.text.corpus import Corpus
 from fairbits.text.mix import Weights, weights_by_code
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 EXAMPLE = "imatrix.gguf"
 UNKNOWN = "llama.cpp's names do not include it"
@@ -67,7 +64,7 @@ def imatrix_targets(out: str | Path | None, per_language: str | Path | None, cod
 def imatrix(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     weights: Weights = "equal",

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.auditing.record import Audit
 from fairbits.core.array_checks import Floats
@@ -34,14 +35,11 @@ from fairbits.quantization.search.language_weights import minimax_mix
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 def plan(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     policy: str = policies.DEFAULT,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,

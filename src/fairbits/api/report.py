@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import method_of
+from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -30,15 +30,15 @@ def report(
     if Path(target).is_dir():
         if baselines or audit or plan or sweep:
             raise InputError(f"{target} is the directory of a run, which holds everything; give no other files")
-        return Report.of(sources_of_run(Path(target)))
+        return Report.of(run_sources(Path(target)))
     files = {"scores": Path(target), **{f"against {i}": each for i, each in enumerate(baselines, start=1)}}
     files |= {name: Path(each) for name, each in (("audit", audit), ("plan", plan), ("sweep", sweep)) if each}
     planned = None if plan is None else Plan.load(plan)
-    methods = methods_of([Scores.load(each) for each in (target, *baselines)], planned)
+    methods = named_methods([Scores.load(each) for each in (target, *baselines)], planned)
     return Report.of(_sources(methods, files, planned))
 
 
-def sources_of_run(directory: Path) -> Sources:
+def run_sources(directory: Path) -> Sources:
     """Returns the files that `fairbits run` wrote into a directory."""
     files = {"run": directory / RUN_FILE, "scores": directory / SCORES_FILE}
     for file in files.values():
@@ -69,7 +69,7 @@ def _inside(directory: Path, name: str) -> Path:
     return file
 
 
-def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
+def named_methods(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
     """Returns scores named by their policies where these are known and different, else by their models."""
     names = [_policy(each) for each in scores]
     if plan is not None:
@@ -82,7 +82,7 @@ def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...
 
 def _policy(scores: Scores) -> str | None:
     """Returns the policy of a model if it was measured in memory or has a plan next to it."""
-    in_memory = method_of(scores)
+    in_memory = trial_method(scores)
     if in_memory is not None:
         return in_memory[0]
     file = Path(scores.quantized.target) / "plan.json"

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
@@ -34,9 +35,6 @@ from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus
 from fairbits.text.language_codes import language_of
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Thresholds by default: about 1 % of the loss of a good model."""
@@ -179,7 +177,7 @@ class Sweep:
 def sweep(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     bits: Iterable[int] = range(2, 9),
     policy: str = DEFAULT,
     group: Group = 128,
@@ -199,10 +197,10 @@ def sweep(
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
-    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
-    language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
-    0.01 bits per byte, 0.03 nats per token or 3 nats per section. `results` and `ray` are those of `compare`; each
-    width is a task.
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. The damage is the divergence
+    from the reference model or, with `measure="loss"`, the added loss. `tokens` per language are for calibration if the
+    policy reads text, `evaluation_tokens` for evaluation. The default threshold is 0.01 bits per byte, 0.03 nats per
+    token or 3 nats per section. `results` and `ray` are those of `compare`; each bit width is a task.
     """
     calibration = TextRequest("calibration", tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairbits.api.trial_tasks import resources_of
+from fairbits.api.trial_tasks import task_resources
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
@@ -57,7 +57,7 @@ def run_experiments(
     """Runs experiments, each a task, and calls `on_result` with each result."""
     if pool.cluster is not None:
         work = ExperimentWork(_to_send(work.setting), work.models)
-    needs = resources_of([Checkpoint(work.setting["model"])], work.setting["device"], pool)
+    needs = task_resources([Checkpoint(work.setting["model"])], work.setting["device"], pool)
     pool.run(
         {name: name for name in names},
         work,

@@ -10,7 +10,7 @@ import pytest
 
 from fairbits.api.compare import compare
 from fairbits.api.sweep import sweep
-from fairbits.api.trial_tasks import Trial, TrialWork, device_of_tasks, resources_of, run_trials
+from fairbits.api.trial_tasks import Trial, TrialWork, run_trials, task_device, task_resources
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.locks import lock_directory
@@ -125,18 +125,18 @@ def test_another_model_at_the_same_path_is_noticed(monkeypatch: pytest.MonkeyPat
     ("device", "gpus", "expected"), [("auto", True, "cuda"), ("auto", False, "cpu"), ("cuda", False, "cuda")]
 )
 def test_the_device_of_tasks_is_that_of_the_cluster(device: str, gpus: bool, expected: str) -> None:
-    assert device_of_tasks(device, TaskPool(Cluster(), gpus)) == expected
+    assert task_device(device, TaskPool(Cluster(), gpus)) == expected
     with pytest.raises(InputError, match="Ray picks the GPU"):
-        device_of_tasks("cuda:1", TaskPool(Cluster(), gpus))
+        task_device("cuda:1", TaskPool(Cluster(), gpus))
 
 
 def test_what_a_task_needs() -> None:
     model = Checkpoint("embedded:tiny")
     weights = sum(info.numel for info in model.tensors.values())
-    found = resources_of([model], "cuda", TaskPool(Cluster(cpus=4, gpus=0.5)))
+    found = task_resources([model], "cuda", TaskPool(Cluster(cpus=4, gpus=0.5)))
     assert (found.cpus, found.gpus) == (4, 0.5)
     assert found.memory == 10**9 + 6 * weights
-    assert resources_of([model], "cpu", TaskPool(Cluster(gpus=0.5))).gpus == 0
+    assert task_resources([model], "cpu", TaskPool(Cluster(gpus=0.5))).gpus == 0
 
 
 def test_no_document_is_lost_on_the_way() -> None:

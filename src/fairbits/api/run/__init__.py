@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairbits.api.audit import audit
-from fairbits.api.evaluate import scores_of
+from fairbits.api.evaluate import checkpoint_scores
 from fairbits.api.fit import within_memory
 from fairbits.api.quantize import quantize
 from fairbits.api.report import SCORES_FILE, report
@@ -188,7 +188,7 @@ class _Stages:
                     written = Checkpoint(self.place.file("model"), trust_remote_code=trusted)
                     scores[SCORES_FILE] = self._save(
                         SCORES_FILE,
-                        scores_of(
+                        checkpoint_scores(
                             written, reference, reference=settings.checkpoint, device=device, progress=self.progress
                         ),
                     )

@@ -13,7 +13,7 @@ from fairbits.api.quantize import draft_plan
 from fairbits.api.report import RUN_FILE, SCORES_FILE
 from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import method_of
+from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import TEMPORARY, clear_temporary, write_files
 from fairbits.core.locks import LOCK, check_free, lock_directory
@@ -73,8 +73,8 @@ class RunDirectory:
         file = self.file("audit.json")
         if self._is_sound("audit.json", lambda: _check_audit(file, self.settings.checkpoint.fingerprint)):
             return True
-        for each in (file, file.with_suffix(".safetensors")):
-            each.unlink(missing_ok=True)
+        for part in (file, file.with_suffix(".safetensors")):
+            part.unlink(missing_ok=True)
         return False
 
     def draft_plan(self) -> Plan | None:
@@ -135,12 +135,12 @@ class RunDirectory:
         """Raises unless the model is complete and was written by this run."""
         directory = self.file("model")
         plan = self._check_plan(Plan.load(directory / "plan.json"))
-        found, written = self._written_model(), self._read_record().written
-        if found.size_bytes != plan.size_bytes:
-            raise InputError(f"its tensors have {found.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
+        model, written = self._written_model(), self._read_record().written
+        if model.size_bytes != plan.size_bytes:
+            raise InputError(f"its tensors have {model.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
         if written is None:  # the run was killed right after writing it
-            self._record(written=found.fingerprint)
-        elif written != found.fingerprint:
+            self._record(written=model.fingerprint)
+        elif written != model.fingerprint:
             raise InputError("its weights or its config.json have changed since it was written")
 
     def _written_model(self) -> Identity:
@@ -156,7 +156,7 @@ class RunDirectory:
             expected, right = self._read_record().written, True
         else:
             policy, bits = settings.measured_files[name]
-            expected, right = settings.plan_digest(policy, bits), method_of(scores) == (policy.name, bits)
+            expected, right = settings.plan_digest(policy, bits), trial_method(scores) == (policy.name, bits)
         if not right or expected not in (None, scores.quantized.fingerprint):
             raise InputError(f"it has the scores of {scores.quantized.target}, not of what it is for")
 
@@ -174,7 +174,7 @@ class RunDirectory:
         if not self.file(name).exists():
             return
         names = (f"{name}.damaged" + (f"-{i}" if i > 1 else "") for i in count(1))
-        free = next(each for each in names if not os.path.lexists(self.file(each)))
+        free = next(name for name in names if not os.path.lexists(self.file(name)))
         self.file(name).rename(self.file(free))
         self.note(f"the {name} that was found there is now {free}")
 
@@ -194,8 +194,8 @@ def run_bytes(record: RunFile) -> bytes:
 def _check_audit(file: Path, fingerprint: str) -> None:
     """Raises unless an audit is complete, with its arrays, and belongs to this model."""
     audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
-    found = digest(arrays) if arrays.is_file() else None
-    if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
+    stored = digest(arrays) if arrays.is_file() else None
+    if (audit.arrays.sha256, audit.model.fingerprint) != (stored, fingerprint):
         raise InputError("it has changed since it was written")
 
 
@@ -225,7 +225,7 @@ def _has_run(path: Path, data: RunFile) -> bool:
     """Returns whether a directory has this run; raises if it has anything else."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a directory; give a new one with --out")
-    names = {each.name for each in path.iterdir()} if path.is_dir() else set()
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if RUN_FILE in names:
         _check_same(path, RUN.read(path / RUN_FILE), data)
     elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
@@ -239,17 +239,17 @@ def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | No
     >>> _version_note({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
     'continued with torch 2.14.0 (started with 2.13.0)'
     """
-    other = [
+    changed = [
         f"{name} {version} (started with {before[name]:.40})"
         for name, version in now.items()
         if name in before and before[name] != version
     ]
-    return f"continued with {', '.join(other)}" if other else None
+    return f"continued with {', '.join(changed)}" if changed else None
 
 
-def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
+def _check_same(path: Path, before: RunFile, now: RunFile) -> None:
     """Raises if a directory has another run; the error names the differences."""
-    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, now))))
+    differing = list(_differences(*(json.loads(run_bytes(record)) for record in (before, now))))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(
@@ -258,21 +258,21 @@ def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
         )
 
 
-def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
     """Yields the differences in words."""
     for key in asked:
-        before, now = found.get(key), asked[key]
+        before, now = recorded.get(key), asked[key]
         if key in IRRELEVANT or before == now:
             continue
         if key == "fingerprint":
-            yield f"model {found.get('model')} there, {asked['model']} now"
+            yield f"model {recorded.get('model')} there, {asked['model']} now"
         elif key == "hashes":
             yield "other text"
         elif isinstance(now, dict) and isinstance(before, dict):
             yield from (
-                f"{name} {_short_text(before.get(name))} there, {_short_text(each)} now"
-                for name, each in now.items()
-                if before.get(name) != each
+                f"{name} {_short_text(before.get(name))} there, {_short_text(value)} now"
+                for name, value in now.items()
+                if before.get(name) != value
             )
         else:
             yield f"{key} {_short_text(before)} there, {_short_text(now)} now"
@@ -285,5 +285,5 @@ def _short_text(value: Any) -> str:
     ('3,8', 'rtn', 'none')
     """
     listed = value if isinstance(value, list) else [value]
-    text = ",".join(str(each["name"]) if isinstance(each, dict) else str(each) for each in listed) or "none"
+    text = ",".join(str(entry["name"]) if isinstance(entry, dict) else str(entry) for entry in listed) or "none"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
