@@ -156,12 +156,11 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
     numbers = sorted(used)
     pairs = zip(numbers, mine.convert_ids_to_tokens(numbers), theirs.convert_ids_to_tokens(numbers), strict=True)
     for number, expected, token in pairs:
-        if expected == token:
-            continue
-        raise InputError(
-            f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both models must "
-            "have the same vocabulary: use the model that it was quantized from as reference"
-        )
+        if expected != token:
+            raise InputError(
+                f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both models "
+                "must have the same vocabulary: use the model that it was quantized from as reference"
+            )
 
 
 def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
