@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fairbits import Checkpoint
 from fairbits.api.dry_run import ResourceEstimate, estimate_audit, estimate_evaluate, estimate_quantize
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import read_corpus

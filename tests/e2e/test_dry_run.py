@@ -5,14 +5,14 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from fairbits.api import dry_run, fit
+from fairbits.api import fit, measured_rates
 
 SMALL = ("--languages", "eng,heb", "--tokens", "64", "--sequence", "64", "--group", "16")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(dry_run, "SECONDS", 0.001)
+    monkeypatch.setattr(measured_rates, "SECONDS", 0.001)
 
 
 @pytest.fixture(scope="module")

@@ -178,8 +178,8 @@ def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
         weights=measured.size_bytes,
         resamples=RESAMPLES,
     )
-    found = frame.by_language()
-    return {code: found[code] for code in measured.languages}
+    estimates = frame.by_language()
+    return {code: estimates[code] for code in measured.languages}
 
 
 def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]:
@@ -227,7 +227,7 @@ def _subject(
 
 def _notes_on_foreign_text(proxies: Mapping[str, Redundancy]) -> list[str]:
     """Returns a note on the languages whose predicted damage should not be trusted."""
-    foreign = [code for code, each in proxies.items() if each.foreign]
+    foreign = [code for code, proxy in proxies.items() if proxy.foreign]
     if not foreign:
         return []
     return [

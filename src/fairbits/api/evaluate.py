@@ -158,8 +158,8 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
     for number, expected, token in pairs:
         if expected != token:
             raise InputError(
-                f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both models "
-                "must have the same vocabulary: use the model that it was quantized from as reference"
+                f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both "
+                "models must have the same vocabulary: use the model that it was quantized from as reference"
             )
 
 

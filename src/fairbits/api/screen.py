@@ -132,10 +132,10 @@ class Screening:
 
 def _measure_with_text(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
     """Returns the results of an audit that need text."""
-    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
+    audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
     values = [
-        {code: each.value for code, each in estimates.items()}
-        for estimates in (found.outlier_share, found.predicted.estimates())
+        {code: estimate.value for code, estimate in estimates.items()}
+        for estimates in (audited.outlier_share, audited.predicted.estimates())
     ]
     return FromText(*values)
 
@@ -188,10 +188,10 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     census = founding_statistics().max_kurtosis
     by_id = {key.casefold(): name for key, name in FOUNDING_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
-    own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
+    named = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
     origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
-    for given, by_origin in ((own, False), (origin, True)):
-        folded = given.casefold() if isinstance(given, str) else ""
+    for name, by_origin in ((named, False), (origin, True)):
+        folded = name.casefold() if isinstance(name, str) else ""
         name = (by_id if "/" in folded else by_name).get(folded)  # old ids have no owner
         if name is not None:
             return Published(name, float(census[name]), by_origin)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.api import dry_run
+from fairbits.api import dry_run, measured_rates
 from fairbits.api.dry_run import estimate_audit, estimate_quantize
 from fairbits.api.run.run_settings import estimate_run
 from fairbits.core.errors import InputError
@@ -18,7 +18,7 @@ SMALL = {"languages": ["eng", "heb"], "tokens": 64, "group": 16}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "SECONDS", 0.001)
+    monkeypatch.setattr(measured_rates, "SECONDS", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_class_that_cannot_walk_in_blocks_is_estimated_by_its_operations(
     def cannot(*_: object, **__: object) -> None:
         raise InputError("it cannot be passed in blocks")
 
-    monkeypatch.setattr(dry_run, "lockstep", cannot)
+    monkeypatch.setattr(measured_rates, "lockstep", cannot)
     request = TextRequest("calibration", 64, 32)
     estimate = estimate_audit(llama, out=None, device="cpu", languages=["eng", "heb"], text=None, request=request)
     assert estimate.rates["observed"] > 0
