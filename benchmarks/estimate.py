@@ -17,8 +17,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fairbits import Checkpoint, run
-from fairbits.api.dry_run.estimate import Estimate
-from fairbits.api.run.preparation import estimate_run
+from fairbits.api.dry_run import ResourceEstimate
+from fairbits.api.run.run_settings import estimate_run
 
 SHAPES = {
     "llama-25m": (512, 1408, 6),
@@ -55,12 +55,12 @@ def random_llama(name: str, directory: Path) -> Path:
     return directory
 
 
-def predicted_seconds(found: Estimate, finished: str) -> tuple[float, dict[str, float]]:
+def predicted_seconds(found: ResourceEstimate, finished: str) -> tuple[float, dict[str, float]]:
     """Returns the predicted seconds of what a run reports as finished, and of the kinds of work in it."""
     own = [each for each in found.stages if matches(each.name, finished)]
     parts: dict[str, float] = {}
     for each in own:
-        for name, spent in found.rates.parts(each.work).items():
+        for name, spent in found.parts(each).items():
             parts[name] = parts.get(name, 0.0) + spent
     return sum(map(found.time, own)), parts
 

@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import fairbits as fb
-from fairbits.api.evaluate import scores_of
+from fairbits.api.evaluate import checkpoint_scores
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.intervals import Estimate
@@ -72,7 +72,7 @@ def measure(name: str, place: Path, wanted: Sequence[tuple[str, str]], options: 
                 file = place / f"{kind}-{arm}.gguf"
                 quantize(reference, file, kind, arm, options)
                 with cache_in(place):
-                    scores = scores_of(fb.Checkpoint(file), answers, reference=before)
+                    scores = checkpoint_scores(fb.Checkpoint(file), answers, reference=before)
                 scores.save(place / f"{kind}-{arm}.json")
                 code, worst = scores.frame(UNIT).worst()
                 size = file.stat().st_size

@@ -22,9 +22,8 @@ from pathlib import Path
 
 import published
 from fairbits import Checkpoint
-from fairbits.api.trial_tasks import pool_and_device, resources_of
-from fairbits.core.pool import Pool
-from fairbits.core.task import Resources
+from fairbits.api.trial_tasks import pool_and_device, task_resources
+from fairbits.core.task_pool import Resources, TaskPool
 from fairbits.models.device import is_gpu
 from real_items import Item, Measured, RealWork, Run, environment, path_of, report
 from real_texts import CALIBRATED, DECLARATION, LANGUAGES, Texts
@@ -81,13 +80,13 @@ def run(options: argparse.Namespace) -> None:
     report(f"{len(items) - len(left)} of {len(items)} done; {time.time() - start:,.0f} s")
 
 
-def needs_of(items: Sequence[Item], device: str, pool: Pool) -> dict[str, Resources]:
+def needs_of(items: Sequence[Item], device: str, pool: TaskPool) -> dict[str, Resources]:
     """Returns what each item needs; a process on the CPU keeps all models open, one on a GPU ends after its item."""
     if pool.cluster is None:
         return {}
     models = {model: Checkpoint(path_of(model)) for model in dict.fromkeys(item.model for item in items)}
     held = {model: [each] if is_gpu(device) else list(models.values()) for model, each in models.items()}
-    return {str(item): resources_of(held[item.model], device, pool) for item in items}
+    return {str(item): task_resources(held[item.model], device, pool) for item in items}
 
 
 def fetch(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from environments import QUANTIZERS, python_of
 from fairbits import Checkpoint
-from fairbits.api.evaluate import scores_of
+from fairbits.api.evaluate import checkpoint_scores
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.embedded import LANGUAGES
@@ -144,7 +144,7 @@ def main() -> None:
             places = [quantized(recipe, mixes[mix], checkpoint.directory, options) for mix in MIXES]
             scores = []
             for place in places:
-                scores.append(scores_of(Checkpoint(readable(place)), answers, reference=checkpoint))
+                scores.append(checkpoint_scores(Checkpoint(readable(place)), answers, reference=checkpoint))
                 scores[-1].save(place / "scores.json")
             rows.append(row(recipe, places, scores))
             print(rows[-1], flush=True)

@@ -43,7 +43,7 @@ from fairbits_research.experiments.stored_results import MARKS, Records, overall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairbits.core.pool import Cluster
+    from fairbits.core.task_pool import Cluster
     from fairbits_research.experiments.result import Result
 
 
@@ -153,8 +153,8 @@ def _run(
     as_json: bool,
 ) -> None:
     """Runs experiments, and writes and prints each result as soon as it is there."""
-    from fairbits.api.trial_tasks import device_of_tasks
-    from fairbits.core.pool import open_pool
+    from fairbits.api.trial_tasks import task_device
+    from fairbits.core.task_pool import open_pool
     from fairbits_research.experiments.experiment_tasks import ExperimentWork, run_experiments
 
     results: dict[str, Result] = {}
@@ -179,7 +179,7 @@ def _run(
             show(name)
         return
     with progress_of(cluster, "") as (_, watched), open_pool(watched) as pool:
-        work = ExperimentWork(setting | {"device": device_of_tasks(setting["device"], pool)}, models)
+        work = ExperimentWork(setting | {"device": task_device(setting["device"], pool)}, models)
         run_experiments(list(places), work, pool=pool, on_result=keep)
     for name in places:
         show(name)

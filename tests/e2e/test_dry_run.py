@@ -5,14 +5,14 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from fairbits.api.dry_run import fit, rates
+from fairbits.api import fit, measured_rates
 
 SMALL = ("--languages", "eng,heb", "--tokens", "64", "--sequence", "64", "--group", "16")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(rates, "SECONDS", 0.001)
+    monkeypatch.setattr(measured_rates, "SECONDS", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_what_does_not_fit_ends_with_an_error(command, model, tmp_path, monkeypa
 
     monkeypatch.setattr(fit, "free_capacity", lambda *_args, **_named: Capacity(None, 1000, 10**12, 10**12, True))
     code, printed, errors = command("run", model, *SMALL, "--out", tmp_path / "run", "--dry-run")
-    assert code == 2
+    assert code == 2, errors
     assert "this does not fit: " in " ".join(printed.split())
     assert errors.splitlines()[-1].startswith("error: ")
     assert "use a machine with more memory" in errors

@@ -15,9 +15,8 @@ import pytest
 
 from fairbits.api.compare import compare
 from fairbits.core.errors import FairbitsError, InputError
-from fairbits.core.pool import Cluster, open_pool
 from fairbits.core.progress import Progress
-from fairbits.core.task import Resources, TaskState
+from fairbits.core.task_pool import Cluster, Resources, TaskState, open_pool
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-ray")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # the warnings are those of Ray itself

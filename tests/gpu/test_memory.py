@@ -8,7 +8,7 @@ import torch
 
 import fairbits
 from fairbits.api import quantize as quantize_module
-from fairbits.api.dry_run.command_estimates import estimate_quantize
+from fairbits.api.dry_run import estimate_quantize
 from fairbits.core.errors import InputError, MemoryLimitError
 from fairbits.core.units import MIB
 from fairbits.models.capacity import free_gpu_memory

@@ -1,6 +1,4 @@
-"""The commands of fairbits, one module each; `run` is a package.
+"""What `import fairbits` gives, one module for each function; `run` is a package.
 
-A command whose record is long has it in a second module: `critical_bits` belongs to `sweep`.
-`generate`, `serve`, `mix`, `languages`, `theory` and `research` have no module here: the command line calls
-overlays, serve, language and science directly.
+`fit` refuses jobs that cannot fit this machine, from `memory_needed`, and `dry_run` measures how long they take.
 """

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
-from fairbits.api.dry_run.command_estimates import audit_workload, requested_size
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.fit import audit_workload, within_memory
+from fairbits.api.memory_needed import TextSize
 from fairbits.auditing.audit_file import FORM, AuditedModel
 from fairbits.auditing.damage import RESAMPLES, predicted_damage
 from fairbits.auditing.record import HEADLINE, Audit
@@ -35,9 +36,6 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 from fairbits.text.tokenization import tokenization
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 DEFAULT_SCHEME = Scheme()
 MEASURES: tuple[Measure, ...] = ("norm", "square")
 PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
@@ -45,7 +43,7 @@ PATTERNS: tuple[PointKind, ...] = ("block", "mlp", "attention")
 
 def audit(
     model: Model,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -69,7 +67,7 @@ def audit(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
-    size = requested_size(checkpoint, corpus, split=request.split)
+    size = partial(TextSize.requested, checkpoint=checkpoint, corpus=corpus)
     workload = audit_workload(checkpoint, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
@@ -138,7 +136,7 @@ def build_audit(
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
     errors = column_errors(checkpoint, measured.linears, scheme=scheme, device=device)
-    proxies = redundancy_of(measured)
+    proxies = language_redundancy(measured)
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
@@ -179,11 +177,11 @@ def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
         weights=measured.size_bytes,
         resamples=RESAMPLES,
     )
-    found = frame.by_language()
-    return {code: found[code] for code in measured.languages}
+    estimates = frame.by_language()
+    return {code: estimates[code] for code in measured.languages}
 
 
-def redundancy_of(measured: ActivationStatistics) -> dict[str, Redundancy]:
+def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]:
     """Returns proxies of each language's redundancy from the measurements of one pass over text."""
     return redundancy(
         measured.languages,
@@ -228,7 +226,7 @@ def _subject(
 
 def _notes_on_foreign_text(proxies: Mapping[str, Redundancy]) -> list[str]:
     """Returns a note on the languages whose predicted damage should not be trusted."""
-    foreign = [code for code, each in proxies.items() if each.foreign]
+    foreign = [code for code, proxy in proxies.items() if proxy.foreign]
     if not foreign:
         return []
     return [

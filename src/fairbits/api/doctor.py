@@ -88,18 +88,18 @@ class Examination:
     def problems(self) -> tuple[str, ...]:
         """What must be fixed before fairbits works, and how."""
         bad = [package for package in self.required if not package.met]
-        found = [f"{package.needed} is required, but {_state(package)}" for package in bad]
+        problems = [f"{package.needed} is required, but {_state(package)}" for package in bad]
         if bad:
             wanted = " ".join(f'"{package.needed}"' for package in bad)
-            found.append(f"fix it with: pip install {wanted}")
+            problems.append(f"fix it with: pip install {wanted}")
         if not self.embedded_intact:
-            found.append("the files of embedded:tiny do not belong to this version; install fairbits again")
-        return tuple(found)
+            problems.append("the files of embedded:tiny do not belong to this version; install fairbits again")
+        return tuple(problems)
 
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON."""
-        extras = {each.name: {"missing": each.missing, "command": each.command} for each in self.extras}
-        required = [{**asdict(each), "met": each.met} for each in self.required]
+        extras = {extra.name: {"missing": extra.missing, "command": extra.command} for extra in self.extras}
+        required = [{**asdict(package), "met": package.met} for package in self.required]
         return {
             "schema": SCHEMA,
             **asdict(self),
@@ -111,7 +111,7 @@ class Examination:
 
 def examine() -> Examination:
     """Returns what is installed here; only required packages are imported, to see whether they work."""
-    required = tuple(_package(each, imported=True) for each in requirements(None))
+    required = tuple(_package(requirement, imported=True) for requirement in requirements(None))
     extras = tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in _extras())
     devices = _devices()
     return Examination(
@@ -131,18 +131,24 @@ def examine() -> Examination:
 def requirements(extra: str | None) -> list[Requirement]:
     """Returns the requirements of fairbits, or of one of its extras; extras of extras are included.
 
-    >>> "torch" in [each.name for each in requirements(None)], [each.name for each in requirements("datasets")]
+    >>> "torch" in [need.name for need in requirements(None)], [need.name for need in requirements("datasets")]
     (True, ['datasets'])
     """
-    found: dict[str, Requirement] = {}
+    listed: dict[str, Requirement] = {}
     for line in _own_requirements():
-        each = Requirement(line)
-        plain = each.marker is None or each.marker.evaluate({"extra": ""})
-        if plain != (extra is None) or not (plain or (each.marker and each.marker.evaluate({"extra": extra or ""}))):
+        requirement = Requirement(line)
+        plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if plain != (extra is None) or not (
+            plain or (requirement.marker and requirement.marker.evaluate({"extra": extra or ""}))
+        ):
             continue
-        inner = [requirements(name) for name in sorted(each.extras)] if each.name == "fairbits" else [[each]]
-        found |= {one.name: one for several in inner for one in several}
-    return [found[name] for name in sorted(found)]
+        inner = (
+            [requirements(name) for name in sorted(requirement.extras)]
+            if requirement.name == "fairbits"
+            else [[requirement]]
+        )
+        listed |= {one.name: one for several in inner for one in several}
+    return [listed[name] for name in sorted(listed)]
 
 
 def digest_of(directory: Path) -> str:
@@ -151,8 +157,8 @@ def digest_of(directory: Path) -> str:
     files = sorted(path for path in directory.glob("*") if path.is_file() and path.name != "README.md")
     for path in files:
         with path.open("rb") as file:
-            own = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name} {own}\n".encode())
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest() if files else ""
 
 
@@ -218,7 +224,7 @@ def _places() -> Iterator[Place]:
 
 
 def _place(what: str, path: Path, *, with_size: bool = True) -> Place:
-    there = next(each for each in (path, *path.parents) if each.exists())
+    there = next(place for place in (path, *path.parents) if place.exists())
     files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if with_size else ()
     holds = sum(file.stat().st_size for file in files) if with_size else None
     return Place(what, _path_from_home(path) if with_size else ".", holds, shutil.disk_usage(there).free)
@@ -245,14 +251,18 @@ def _server(devices: tuple[str, ...]) -> str:
         version = metadata.version(SERVER)
     except metadata.PackageNotFoundError:
         return f"{SERVER} is not installed here; it can serve from another environment (pip install {SERVER})"
-    lacking = [each.needed for each in map(_package, _needs_of(SERVER)) if not each.met]
+    lacking = [package.needed for package in map(_package, _needs_of(SERVER)) if not package.met]
     if lacking:
         return f"{SERVER} {version} cannot serve: it needs {', '.join(lacking)}"
-    if not any(each.startswith("cuda") for each in devices):
+    if not any(device.startswith("cuda") for device in devices):
         return f"{SERVER} {version} is installed, but there is no CUDA device to serve from"
     return f"{SERVER} {version} is installed with everything it needs"
 
 
 def _needs_of(name: str) -> list[Requirement]:
-    found = map(Requirement, metadata.requires(name) or ())
-    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+    requirements = map(Requirement, metadata.requires(name) or ())
+    return [
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairbits.api.dry_run.command_estimates import evaluate_workload, requested_size
-from fairbits.api.dry_run.running_out import within_memory
+from transformers import PreTrainedTokenizerBase
+
+from fairbits.api.fit import evaluate_workload, within_memory
+from fairbits.api.memory_needed import TextSize
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
@@ -25,9 +27,6 @@ from fairbits.text.documents import Documents
 from fairbits.text.reading import DECLARATION, open_corpus
 from fairbits.text.text_request import TextRequest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 COMPARED = 64
 """Documents of each language that both tokenizers must split into the same tokens."""
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
@@ -37,7 +36,7 @@ def evaluate(
     quantized: Model,
     *,
     reference: Model,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     tokens: int = 8192,
@@ -69,13 +68,13 @@ def evaluate(
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
-    size = requested_size(before, corpus, split=split)
-    workload = evaluate_workload(after, before, size, request, device=device)
+    size = partial(TextSize.requested, checkpoint=before, corpus=corpus)
+    workload = evaluate_workload(before, size, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
     ):
-        return scores_of(after, answers, reference=before, device=device, progress=show)
+        return checkpoint_scores(after, answers, reference=before, device=device, progress=show)
 
 
 def _repeated(
@@ -88,31 +87,31 @@ def _repeated(
     progress: Progress | None,
 ) -> Scores:
     """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
-    given = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
-    named = DECLARATION if given.text == "udhr" else given.text  # the name of its corpus
-    corpus = open_corpus(named if text is None else text, given.languages)
+    signature = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
+    named = DECLARATION if signature.text == "udhr" else signature.text  # the name of its corpus
+    corpus = open_corpus(named if text is None else text, signature.languages)
     here = replace(
-        given,
+        signature,
         model=after.fingerprint[:DIGITS],
         reference=before.fingerprint[:DIGITS],
-        hash=hash_texts(corpus.hashes[given.split]),
+        hash=hash_texts(corpus.hashes[signature.split]),
     )
-    given.check(here)  # before anything that takes time
-    found = evaluate(
+    signature.check(here)  # before anything that takes time
+    scores = evaluate(
         after,
         reference=before,
         text=corpus,
-        tokens=given.tokens,
-        sequence=given.window,
-        seed=given.seed,
-        split=given.split,
+        tokens=signature.tokens,
+        sequence=signature.window,
+        seed=signature.seed,
+        split=signature.split,
         device=device,
         progress=progress,
     )
-    return replace(found, notes=(*found.notes, *given.check(found.signature(given.measure))))
+    return replace(scores, notes=(*scores.notes, *signature.check(scores.signature(signature.measure))))
 
 
-def scores_of(
+def checkpoint_scores(
     after: Checkpoint,
     answers: ReferenceModel,
     *,
@@ -156,13 +155,12 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
     used |= {mine.bos_token_id} - {None}
     numbers = sorted(used)
     pairs = zip(numbers, mine.convert_ids_to_tokens(numbers), theirs.convert_ids_to_tokens(numbers), strict=True)
-    different = next((each for each in pairs if each[1] != each[2]), None)
-    if different is not None:
-        number, own, other = different
-        raise InputError(
-            f"token {number} is {own!r:.40} in {before.target} and {other!r:.40} in {after.target}; both models must "
-            "have the same vocabulary: use the model that it was quantized from as reference"
-        )
+    for number, expected, token in pairs:
+        if expected != token:
+            raise InputError(
+                f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both "
+                "models must have the same vocabulary: use the model that it was quantized from as reference"
+            )
 
 
 def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
@@ -179,9 +177,12 @@ def check_made_from(after: Checkpoint, before: Checkpoint) -> None:
         )
 
 
-def _ids(tokenizer: "PreTrainedTokenizerBase", texts: tuple[str, ...]) -> list[list[int]]:
-    found = tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    return [list(ids) for ids in found]
+def _ids(tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...]) -> list[list[int]]:
+    if not texts:
+        return []
+    return [
+        list(ids) for ids in tokenizer(list(texts[:COMPARED]), add_special_tokens=False, verbose=False)["input_ids"]
+    ]
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ Importing this module tells transformers about it.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -20,9 +21,6 @@ from fairbits.models.loaded_checkpoint import LoadedCheckpoint, PackedOnSave
 from fairbits.quantization import policies
 from fairbits.quantization.plan import Plan
 from fairbits.text.corpus import Corpus
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 METHOD = "fairbits"
 
@@ -47,21 +45,21 @@ class FairbitsConfig(QuantizationConfigMixin):
         sequence: int = 512,
         seed: int = 0,
         plan: str | Path | Plan | None = None,
-        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         device: str = AUTO,
         progress: Progress | None = None,
         quant_method: str = METHOD,
         **options: Any,
     ) -> None:
-        given = {name: value for name, value in {"bits": bits, **options}.items() if value is not None}
+        chosen = {name: value for name, value in {"bits": bits, **options}.items() if value is not None}
         self.languages = None if languages is None else list(languages)
         if quant_method != METHOD:
             raise InputError(f"quant_method is {quant_method!r:.60}; that of a FairbitsConfig must be {METHOD!r}")
-        if plan is not None and (given or self.languages or tokens):
+        if plan is not None and (chosen or self.languages or tokens):
             raise InputError("a plan was given and settings for another; give one of them")
-        policies.check(policy, given)
+        policies.check(policy, chosen)
         self.quant_method = quant_method  # type: ignore[assignment]
-        self.policy, self.options, self.text, self.plan = policy, given, text, plan
+        self.policy, self.options, self.text, self.plan = policy, chosen, text, plan
         self.tokens, self.sequence, self.seed = tokens, sequence, seed
         self.tokenizer, self.device, self.progress = tokenizer, device, progress
 
@@ -79,42 +77,44 @@ class FairbitsQuantizer(PackedOnSave):
 
     quantization_config: FairbitsConfig
 
-    def _process_model_after_weight_loading(self, model: "PreTrainedModel", **kwargs: Any) -> "PreTrainedModel":  # noqa: ARG002
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:  # noqa: ARG002
         self.remove_quantization_config(model)  # type: ignore[no-untyped-call]  # until it is quantized
-        own = self.quantization_config
-        device = resolve_device(own.device)
+        config = self.quantization_config
+        device = resolve_device(config.device)
         checkpoint = LoadedCheckpoint(model, self._tokenizer(model))
         plan = self._plan(checkpoint, device)
-        text = calibration_text(checkpoint, plan, own.text)
-        return quantize_into(model, self, checkpoint, plan, text, in_place=True, device=device, progress=own.progress)
+        text = calibration_text(checkpoint, plan, config.text)
+        return quantize_into(
+            model, self, checkpoint, plan, text, in_place=True, device=device, progress=config.progress
+        )
 
     def _plan(self, checkpoint: LoadedCheckpoint, device: str) -> Plan:
-        own = self.quantization_config
-        if own.plan is not None:
-            plan = own.plan if isinstance(own.plan, Plan) else Plan.load(own.plan)
+        config = self.quantization_config
+        if config.plan is not None:
+            plan = config.plan if isinstance(config.plan, Plan) else Plan.load(config.plan)
             check_made_for(plan, checkpoint)
             return plan
         return make_plan(
             checkpoint,
-            policy=own.policy,
-            languages=own.languages,
-            text=own.text,
-            tokens=own.tokens,
-            sequence=own.sequence,
-            seed=own.seed,
+            policy=config.policy,
+            languages=config.languages,
+            text=config.text,
+            tokens=config.tokens,
+            sequence=config.sequence,
+            seed=config.seed,
             device=device,
-            progress=own.progress,
-            **own.options,
+            progress=config.progress,
+            **config.options,
         )
 
-    def _tokenizer(self, model: "PreTrainedModel") -> "PreTrainedTokenizerBase | None":
+    def _tokenizer(self, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
         """Returns the tokenizer; None if no text will be read."""
-        from transformers import AutoTokenizer
-
-        own = self.quantization_config
-        reads = own.plan is not None or own.languages or own.text or policies.find_policy(own.policy).reads_text
-        if own.tokenizer is not None or not reads:
-            return own.tokenizer
+        config = self.quantization_config
+        reads = (
+            config.plan is not None or config.languages or config.text or policies.find_policy(config.policy).reads_text
+        )
+        if config.tokenizer is not None or not reads:
+            return config.tokenizer
         revision = getattr(model.config, "_commit_hash", None) or "main"
         try:
             return AutoTokenizer.from_pretrained(model.name_or_path, revision=revision)

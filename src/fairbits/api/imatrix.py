@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.core.checks import one_of, sequence
 from fairbits.core.errors import InputError, count_of
@@ -21,9 +21,6 @@ from fairbits.quantization.channel_importance import ChannelImportance, channel_
 from fairbits.text.corpus import Corpus
 from fairbits.text.mix import Weights, weights_by_code
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 EXAMPLE = "imatrix.gguf"
 UNKNOWN = "llama.cpp's names do not include it"
@@ -43,7 +40,7 @@ class LanguageImatrices:
         """Returns the paths of the files after writing them, all or none: `out`, and `per_language`/CODE.gguf."""
         targets = imatrix_targets(out, per_language, self.languages)
         every = [self.mix, *self.languages.values()] if out is not None else list(self.languages.values())
-        contents = {path: each.to_bytes() for path, each in zip(targets, every, strict=False)}
+        contents = {path: matrix.to_bytes() for path, matrix in zip(targets, every, strict=False)}
         for path in contents:
             path.parent.mkdir(exist_ok=True)
         write_files(contents)
@@ -67,7 +64,7 @@ def imatrix_targets(out: str | Path | None, per_language: str | Path | None, cod
 def imatrix(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
     weights: Weights = "equal",
@@ -90,21 +87,21 @@ def imatrix(
     corpus = open_corpus_for(checkpoint, text, languages)
     shares = _shares(weights, list(corpus.calibration))
     words = tokenize_corpus(checkpoint, corpus, request=request, least=1)
-    found = channel_importance(checkpoint, words, device=device, progress=progress)
-    each = {
+    importance = channel_importance(checkpoint, words, device=device, progress=progress)
+    matrices = {
         code: Imatrix(
-            _entries(found, names, index),
+            _entries(importance, names, index),
             (f"{corpus.name}: {code}",),
             sequence,
             {code: 1.0},
             checkpoint.fingerprint,
         )
-        for index, code in enumerate(found.languages)
+        for index, code in enumerate(importance.languages)
     }
-    mix = merge_imatrices([(code, one, shares[code]) for code, one in each.items()])
+    mix = merge_imatrices([(code, matrix, shares[code]) for code, matrix in matrices.items()])
     short = short_text_notes(words, request, parallel=corpus.parallel)
-    notes = (*checkpoint.notes, *corpus.notes, *short, *_notes_on_layers(found, names))
-    return LanguageImatrices(each, _with_summary(mix, corpus.name), notes)
+    notes = (*checkpoint.notes, *corpus.notes, *short, *_notes_on_layers(importance, names))
+    return LanguageImatrices(matrices, _with_summary(mix, corpus.name), notes)
 
 
 def merge(files: Sequence[tuple[str | Path, float]]) -> Imatrix:
@@ -146,19 +143,19 @@ def _shares(weights: Weights, codes: Sequence[str]) -> dict[str, float]:
     return dict.fromkeys(codes, 1.0)
 
 
-def _entries(found: ChannelImportance, names: Mapping[str, str], index: int) -> dict[str, Importance]:
-    counts = np.array([found.positions[index]], dtype=np.int64)
+def _entries(importance: ChannelImportance, names: Mapping[str, str], index: int) -> dict[str, Importance]:
+    counts = np.array([importance.positions[index]], dtype=np.int64)
     return {
-        names[name]: Importance(each[index : index + 1], counts)
-        for name, each in found.squares.items()
+        names[name]: Importance(squares[index : index + 1], counts)
+        for name, squares in importance.squares.items()
         if name in names
     }
 
 
-def _notes_on_layers(found: ChannelImportance, names: Mapping[str, str]) -> tuple[str, ...]:
+def _notes_on_layers(importance: ChannelImportance, names: Mapping[str, str]) -> tuple[str, ...]:
     """Returns a note for every reason why layers have no importance; routers are not quantized and need none."""
-    missing = {name: why for name, why in found.left_out.items() if "router" not in why}
-    missing |= {name: UNKNOWN for name in found.squares if name not in names}
+    missing = {name: why for name, why in importance.left_out.items() if "router" not in why}
+    missing |= {name: UNKNOWN for name in importance.squares if name not in names}
     notes = []
     for reason in dict.fromkeys(missing.values()):
         layers = [name for name, why in missing.items() if why == reason]

@@ -141,11 +141,11 @@ def _items(kind: str, documents: Iterable[str], limit: int | None, seed: int) ->
     texts = list(documents)
     ordered = [texts[i] for i in sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))]
     if kind == BPB:
-        return [{"text": each} for each in ordered[:limit]]
+        return [{"text": document} for document in ordered[:limit]]
     pairs = (
-        {"original": each, "corrupted": other}
-        for each in dict.fromkeys(sentence for document in ordered for sentence in sentences(document))
-        if (other := corrupt(each, seed=seed)) is not None
+        {"original": sentence, "corrupted": corrupted}
+        for sentence in dict.fromkeys(part for document in ordered for part in sentences(document))
+        if (corrupted := corrupt(sentence, seed=seed)) is not None
     )
     return list(pairs)[:limit]
 
@@ -169,7 +169,7 @@ def _files(
             "metadata:\n"
             f"  version: {VERSION}\n"
         ).encode()
-    listed = "".join(f"  - {each}\n" for each in names.values())
+    listed = "".join(f"  - {task}\n" for task in names.values())
     files[directory / f"{group}.yaml"] = (
         f"group: {group}\ntask:\n{listed}aggregate_metric_list:\n"
         f"  - metric: {METRICS[kind]}\n    aggregation: mean\n    weight_by_size: false\n"

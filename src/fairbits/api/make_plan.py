@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.auditing.record import Audit
 from fairbits.core.array_checks import Floats
@@ -35,14 +36,11 @@ from fairbits.quantization.search.language_weights import minimax_mix
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 def plan(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     policy: str = policies.DEFAULT,
     languages: Iterable[str] | None = None,
     text: str | Path | Corpus | None = None,
@@ -69,19 +67,19 @@ def plan(
     request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
     checkpoint = open_checkpoint(model, tokenizer)
-    given = {name: value for name, value in options.items() if value is not None}
-    policies.check(policy, given)  # before anything that takes time
+    chosen_options = {name: value for name, value in options.items() if value is not None}
+    policies.check(policy, chosen_options)  # before anything that takes time
     if audit is not None and not chosen.reads_audit:
-        readers = ", ".join(each.name for each in policies.POLICIES.values() if each.reads_audit)
+        readers = ", ".join(reader.name for reader in policies.POLICIES.values() if reader.reads_audit)
         raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
     if languages is None and text is None and not chosen.reads_text:
-        return policies.decide(policy, Evidence(checkpoint), **given)
+        return policies.decide(policy, Evidence(checkpoint), **chosen_options)
     corpus = open_corpus_for(checkpoint, text, languages)
-    source = Source(
+    source = PlanSource(
         checkpoint,
         corpus,
         Calibration.of(corpus, request),
-        group=given.get("group", PolicyOptions.group),
+        group=chosen_options.get("group", PolicyOptions.group),
         audit=audit,
         device=device,
         progress=progress,
@@ -92,11 +90,11 @@ def plan(
         kappa=source.kappa,
         sensitivity=source.sensitivity,
         damage=source.damage,
-        minimax=lambda: source.minimax(evidence, given, rounds=rounds),
+        minimax=lambda: source.minimax(evidence, chosen_options, rounds=rounds),
         device=device,
     )
-    found = policies.decide(policy, evidence, calibration=source.calibration, **given)
-    return replace(found, notes=(*found.notes, *source.shortage(found)))
+    decided = policies.decide(policy, evidence, calibration=source.calibration, **chosen_options)
+    return replace(decided, notes=(*decided.notes, *source.shortage(decided)))
 
 
 def check_variants(
@@ -107,7 +105,7 @@ def check_variants(
     widths: Iterable[int],
     common: Mapping[str, Any],
 ) -> None:
-    """Raises unless every variant, with `common` and its own options, can be planned at every one of `widths`.
+    """Raises unless every variant, with `common` and its options, can be planned at every one of the bit widths.
 
     Policies check their options before they request evidence; here they get no further than that.
     """
@@ -115,14 +113,13 @@ def check_variants(
         checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop
     )
     calibration = Calibration.of(corpus, DEFAULT_REQUEST)
-    at = [(each, bits) for each in variants for bits in widths]
-    for each, bits in at:
+    for variant, bits in [(variant, bits) for variant in variants for bits in widths]:
         try:
-            policies.decide(each.policy, evidence, calibration=calibration, **{**common, **each.at(bits)})
+            policies.decide(variant.policy, evidence, calibration=calibration, **{**common, **variant.at(bits)})
         except _Checked:
             continue
         except InputError as problem:
-            raise InputError(f"{each.name} at {bits} bits: {problem}") from None
+            raise InputError(f"{variant.name} at {bits} bits: {problem}") from None
 
 
 class _Checked(Exception):  # noqa: N818  # not an error: the policy has checked its options
@@ -134,8 +131,8 @@ def _stop(*_: object) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """The source of evidence: a model and its calibration text. The model is loaded at most once."""
+class PlanSource:
+    """The source of evidence for a plan: a model and its calibration text. The model is loaded at most once."""
 
     checkpoint: Checkpoint
     corpus: Corpus
@@ -170,9 +167,9 @@ class Source:
         """Returns the measured damage of whole allocations, (allocations, languages)."""
         return measured_damage(self._trial, allocations, progress=self.progress)
 
-    def minimax(self, evidence: Evidence, given: Mapping[str, Any], *, rounds: int) -> LanguageWeights:
+    def minimax(self, evidence: Evidence, options: Mapping[str, Any], *, rounds: int) -> LanguageWeights:
         """Returns the mix of languages with the least damage to the worst of them."""
-        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**given, "mix": "equal"})
+        equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**options, "mix": "equal"})
         return minimax_mix(
             self.checkpoint,
             equal,
@@ -189,17 +186,16 @@ class Source:
             return
         request = plan.calibration.request
         alike = plan.calibration == self.calibration and list(plan.languages) == list(self.corpus.calibration)
-        text = self._text if alike else self._read(self.corpus.restrict(plan.languages), request)
+        text = self._text
+        if not alike:
+            text = tokenize_corpus(self.checkpoint, self.corpus.restrict(plan.languages), request=request)
         notes = short_text_notes(text, request, parallel=self.corpus.parallel)
         unequal = f"; {UNEQUAL_BUDGETS}" if plan.settings.get("mix") == "english" else ""
         yield from (note + unequal for note in notes)
 
     @cached_property
     def _text(self) -> TokenizedText:
-        return self._read(self.corpus, self.calibration.request)
-
-    def _read(self, corpus: Corpus, request: TextRequest) -> TokenizedText:
-        return tokenize_corpus(self.checkpoint, corpus, request=request)
+        return tokenize_corpus(self.checkpoint, self.corpus, request=self.calibration.request)
 
     @cached_property
     def _trial(self) -> BitsTrial:

@@ -100,7 +100,7 @@ def _make(
         builder = OverlayBuilder(
             OverlayBase(checkpoint, below, device=device), reference, seed=settings["seed"], progress=progress
         )
-        made, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
+        overlays, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
@@ -111,10 +111,10 @@ def _make(
         table = None
         if activations is not None:
             # every language has its own thresholds, and so its own overlay, with the rows of its cluster
-            made, serving = _overlay_per_language(made, serving), {code: code for code in serving}
+            overlays, serving = _overlay_per_language(overlays, serving), {code: code for code in serving}
             seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
             table = seen.table(bits=activations)
-    return Overlays(below.fingerprint, made, serving, record, table)
+    return Overlays(below.fingerprint, overlays, serving, record, table)
 
 
 def overlays_for(
@@ -122,35 +122,37 @@ def overlays_for(
 ) -> tuple[tuple[Overlay, ...], dict[str, str], dict[str, Any]]:
     """Returns the overlays, which of them serves each language, and a record of how they were chosen."""
     languages, patterns = builder.text.languages, builder.patterns()
-    counts = [each for each in COUNTS if each <= len(languages)] if count is None else [min(count, len(languages))]
+    counts = (
+        [number for number in COUNTS if number <= len(languages)] if count is None else [min(count, len(languages))]
+    )
     before = builder.damage(languages)
-    found: dict[Cluster, tuple[Overlay, dict[str, float]]] = {}
+    built: dict[Cluster, tuple[Overlay, dict[str, float]]] = {}
     tried: dict[int, dict[str, float]] = {}
-    for each in counts:
-        tried[each] = {}
-        for cluster in clusters(patterns, each):
-            if cluster not in found:
-                own = builder.overlay(_name(cluster), cluster, builder.candidates(cluster, form), budget)
-                found[cluster] = own, builder.damage(cluster, own)
-            tried[each] |= found[cluster][1]
-    chosen = best_count({each: _at_most(damage, before) for each, damage in tried.items()}, spare=SPARE)
+    for number in counts:
+        tried[number] = {}
+        for cluster in clusters(patterns, number):
+            if cluster not in built:
+                overlay = builder.overlay(_name(cluster), cluster, builder.candidates(cluster, form), budget)
+                built[cluster] = overlay, builder.damage(cluster, overlay)
+            tried[number] |= built[cluster][1]
+    chosen = best_count({number: _at_most(damage, before) for number, damage in tried.items()}, spare=SPARE)
     after = tried[chosen]
-    made = [found[cluster][0] for cluster in clusters(patterns, chosen)]
-    serving = {code: own.name for own in made for code in own.languages if after[code] < before[code]}
-    used = tuple(own for own in made if own.name in serving.values())
+    overlays = [built[cluster][0] for cluster in clusters(patterns, chosen)]
+    serving = {code: overlay.name for overlay in overlays for code in overlay.languages if after[code] < before[code]}
+    used = tuple(overlay for overlay in overlays if overlay.name in serving.values())
     record = {
         "form": form,
         "budget": budget,
         "clusters": chosen,
-        "tried": {str(each): _summary(_at_most(damage, before)) for each, damage in tried.items()},
+        "tried": {str(number): _summary(_at_most(damage, before)) for number, damage in tried.items()},
         "apart": {code: {"base": before[code], "overlay": after[code]} for code in languages},
     }
     return used, {code: serving.get(code, BASE) for code in languages}, record
 
 
-def _overlay_per_language(made: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
+def _overlay_per_language(overlays: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
     """Returns an overlay for every language, with the patches of the one that serves it."""
-    patches = {each.name: each.patches for each in made} | {BASE: ()}
+    patches = {overlay.name: overlay.patches for overlay in overlays} | {BASE: ()}
     return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
 
 

@@ -6,13 +6,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fairbits.api.dry_run.command_estimates import quantize_workload
-from fairbits.api.dry_run.fit import refuse_what_cannot_fit
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.fit import quantize_workload, within_memory
+from fairbits.api.quantize_in_memory import quantized_model
 from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_files
@@ -50,9 +50,6 @@ from fairbits.quantization.policies import decide
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.text.corpus import Corpus
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 
 @dataclass(frozen=True)
 class BlockRecord:
@@ -68,7 +65,7 @@ def quantize(
     plan: Plan,
     *,
     out: str | Path,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     text: str | Path | Corpus | None = None,
     resume: bool = False,
     device: str = AUTO,
@@ -82,12 +79,12 @@ def quantize(
     plan: Plan,
     *,
     out: None = None,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     text: str | Path | Corpus | None = None,
     resume: Literal[False] = False,
     device: str = AUTO,
     progress: Progress | None = None,
-) -> "PreTrainedModel": ...
+) -> PreTrainedModel: ...
 
 
 def quantize(
@@ -95,13 +92,13 @@ def quantize(
     plan: Plan,
     *,
     out: str | Path | None = None,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     text: str | Path | Corpus | None = None,
     resume: bool = False,
     device: str = AUTO,
     progress: Progress | None = None,
-) -> "Plan | PreTrainedModel":
-    """Returns the plan with its results, after writing the quantized model and the plan into `out`.
+) -> Plan | PreTrainedModel:
+    """Returns the plan with its outcomes, after writing the quantized model and the plan into `out`.
 
     Without `out` it returns a new model of transformers instead, in the type of the given one and on its device. Its
     weights are those that a loader would compute; it generates, and its `save_pretrained` writes a packed checkpoint
@@ -115,7 +112,7 @@ def quantize(
     if out is None:
         return _in_memory(model, plan, tokenizer, text=text, resume=resume, device=device, progress=progress)
     ranks = Ranks.here()
-    with ranks.together(), ExitStack() as held:
+    with ranks.together(), ExitStack() as stack:
         if plan.learning is not None and not ranks.alone:
             raise InputError(ONE_PROCESS)
         checkpoint = ranks.lead_first(lambda: open_checkpoint(model, tokenizer))
@@ -129,17 +126,16 @@ def quantize(
             return done
         words = calibration_text(checkpoint, plan, text)
         check_plan(checkpoint, plan, words)
-        workload = quantize_workload(checkpoint, plan, words, device=device)
-        if ranks.alone and not resume:  # an interrupted run has shown what it needs
-            refuse_what_cannot_fit(workload, device=device, out=out)
+        workload, check = quantize_workload(checkpoint, plan, words, device=device), ranks.alone and not resume
+        # an interrupted run has shown what it needs; finished blocks are written before an error is explained
+        show = stack.enter_context(within_memory(workload, device=device, out=out, check=check, progress=progress))
         if ranks.leads:
             # of several GPUs none is the one: the run may be continued on another number of them
             recorded = device if ranks.alone else torch.device(device).type
-            draft = held.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
+            draft = stack.enter_context(_Draft.opened(checkpoint, plan, out, device=recorded, resume=resume))
         results: list[LayerResult] = []
         learned: LearningResult | None = None
-        # entered first: finished blocks are written before the error is explained
-        with within_memory(workload, device=device, check=False, progress=progress) as show, WriteBehind() as behind:
+        with WriteBehind() as behind:
             for block in execute_plan(
                 checkpoint,
                 plan,
@@ -162,15 +158,13 @@ def quantize(
 def _in_memory(
     model: Model,
     plan: Plan,
-    tokenizer: "PreTrainedTokenizerBase | None",
+    tokenizer: PreTrainedTokenizerBase | None,
     *,
     text: str | Path | Corpus | None,
     resume: bool,
     device: str,
     progress: Progress | None,
-) -> "PreTrainedModel":
-    from fairbits.api.quantize_in_memory import quantized_model
-
+) -> PreTrainedModel:
     if resume or not Ranks.here().alone:
         what = "an interrupted run" if resume else "torchrun"
         raise InputError(f"{what} needs the directory of the quantized model; give out=…")
@@ -213,10 +207,10 @@ class _Draft:
         """Yields a new draft with its plan, or that of an interrupted run; no other process can open it meanwhile."""
         model = {"model": plan.fingerprint, "tokenizer": checkpoint.tokenizer_hash}
         identity = {"plan": plan.digest, **model, "fairbits": __version__, "device": device}
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
                 draft_directory(out).parent.mkdir(parents=True, exist_ok=True)
-                held.enter_context(lock_file(draft_lock(out), Path(out)))
+                stack.enter_context(lock_file(draft_lock(out), Path(out)))
                 clear_remains(out)
             except OSError as problem:
                 raise InputError(f"{out} cannot be written ({problem.strerror}); give another directory") from None
@@ -265,8 +259,8 @@ def check_quantize(
         return
     check_target(out)
     check_draft(out, resume=resume)
-    given: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
-    plain = decide("rtn", Evidence(checkpoint), **{name: each for name, each in given.items() if each is not None})
+    shape: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    plain = decide("rtn", Evidence(checkpoint), **{name: value for name, value in shape.items() if value is not None})
     check_storable(checkpoint, plain.schemes)
 
 
@@ -283,9 +277,9 @@ def finished_plan(out: str | Path, plan: Plan | None = None) -> Plan | None:
         return None
     check_free(draft_lock(out), Path(out))
     clear_remains(out)
-    found = Plan.load(file)
-    same = plan is None or replace(found, size_bytes=plan.size_bytes).digest == plan.digest
-    return found if same else None
+    done = Plan.load(file)
+    same = plan is None or replace(done, size_bytes=plan.size_bytes).digest == plan.digest
+    return done if same else None
 
 
 def draft_device(out: str | Path) -> str | None:
@@ -300,11 +294,11 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
         return None
     # with all languages of the plan: parallel text leaves out documents that one of them lacks
     corpus = open_corpus_for(checkpoint, text, calibration.hashes).restrict(plan.languages)
-    found = corpus.hashes["calibration"]
-    other = [code for code in plan.languages if found[code] != calibration.hashes.get(code)]
-    if other:
+    hashes = corpus.hashes["calibration"]
+    changed = [code for code in plan.languages if hashes[code] != calibration.hashes.get(code)]
+    if changed:
         raise InputError(
-            f"the plan was made with other text in {', '.join(other)} ({calibration.corpus}) than {corpus.name} has; "
+            f"the plan was made with other text in {', '.join(changed)} ({calibration.corpus}) than {corpus.name} has; "
             "give the same text, or make a new plan"
         )
     return tokenize_corpus(checkpoint, corpus, request=calibration.request)
@@ -315,13 +309,13 @@ def _record(block: RoundedBlock) -> bytes:
 
 
 def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
-    found = writer.finished(index)
-    if found is None:
+    block = writer.finished(index)
+    if block is None:
         return None
     try:
-        kept = check_record(BlockRecord, parse_object(found.record, f"the record of block {index}"))
+        kept = check_record(BlockRecord, parse_object(block.record, f"the record of block {index}"))
     except InputError:
         return None  # as any block that is damaged, it is done again
-    if {each.name for each in kept.results} != found.layers.keys():
+    if {layer.name for layer in kept.results} != block.layers.keys():
         return None
-    return RoundedBlock(index, found.layers, kept.results, found.extra, kept.learned)
+    return RoundedBlock(index, block.layers, kept.results, block.extra, kept.learned)

@@ -1,9 +1,10 @@
 """Quantize in memory: carries out a plan into a model that generates, and whose weights are packed when it is saved."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from fairbits.core.errors import InputError
@@ -18,15 +19,12 @@ from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 NO_THRESHOLDS = "the exact scales of each language alone are not kept in memory: they are written with out=…"
 
 
 def quantized_model(
     checkpoint: Checkpoint, plan: Plan, text: TokenizedText | None, *, device: str, progress: Progress | None
-) -> "PreTrainedModel":
+) -> PreTrainedModel:
     """Returns a new model with the quantized weights, in the type of the model; the given one stays as it is.
 
     The weights of a block are replaced as soon as it is rounded, and no codes are kept: there is one copy of the model
@@ -39,7 +37,7 @@ def quantized_model(
 
 
 def quantize_into(
-    model: "PreTrainedModel",
+    model: PreTrainedModel,
     quantizer: PackedOnSave,
     checkpoint: Checkpoint,
     plan: Plan,
@@ -48,7 +46,7 @@ def quantize_into(
     in_place: bool = False,
     device: str,
     progress: Progress | None,
-) -> "PreTrainedModel":
+) -> PreTrainedModel:
     """Returns a model after replacing its weights by the quantized ones and telling transformers so.
 
     `in_place` means that the checkpoint reads from the same weights: all codes are then kept until the last block is

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import method_of
+from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -26,19 +26,19 @@ def report(
 
     The headline compares with the first file of `against`.
     """
-    baselines = [Path(each) for each in against]
+    baselines = [Path(path) for path in against]
     if Path(target).is_dir():
         if baselines or audit or plan or sweep:
             raise InputError(f"{target} is the directory of a run, which holds everything; give no other files")
-        return Report.from_sources(sources_of_run(Path(target)))
-    files = {"scores": Path(target), **{f"against {i}": each for i, each in enumerate(baselines, start=1)}}
-    files |= {name: Path(each) for name, each in (("audit", audit), ("plan", plan), ("sweep", sweep)) if each}
+        return Report.from_sources(run_sources(Path(target)))
+    files = {"scores": Path(target), **{f"against {i}": path for i, path in enumerate(baselines, start=1)}}
+    files |= {name: Path(path) for name, path in (("audit", audit), ("plan", plan), ("sweep", sweep)) if path}
     planned = None if plan is None else Plan.load(plan)
-    methods = methods_of([Scores.load(each) for each in (target, *baselines)], planned)
+    methods = named_methods([Scores.load(path) for path in (target, *baselines)], planned)
     return Report.from_sources(_sources(methods, files, planned))
 
 
-def sources_of_run(directory: Path) -> Sources:
+def run_sources(directory: Path) -> Sources:
     """Returns the files that `fairbits run` wrote into a directory."""
     files = {"run": directory / RUN_FILE, "scores": directory / SCORES_FILE}
     for file in files.values():
@@ -47,15 +47,15 @@ def sources_of_run(directory: Path) -> Sources:
                 f"{directory} has no {file.name}; a report needs a finished run: "
                 "run the same `fairbits run` again, or give a file of scores"
             )
-    found = RUN.read(files["run"])
-    baselines = {each.name: _inside(directory, each.scores) for each in found.baselines}
+    record = RUN.read(files["run"])
+    baselines = {baseline.name: _inside(directory, baseline.scores) for baseline in record.baselines}
     files |= {f"scores of {name}": file for name, file in baselines.items()}
     files |= {name: directory / f"{name}.json" for name in ("audit", "sweep")}
     files["plan"] = directory / "model" / "plan.json"
     files = {name: file for name, file in files.items() if file.is_file() or name.startswith("scores")}
-    own = Method(found.policy, Scores.load(files["scores"]))
-    others = tuple(Method(name, Scores.load(file)) for name, file in baselines.items())
-    return _sources((own, *others), files, Plan.load(files["plan"]) if "plan" in files else None)
+    policy = Method(record.policy, Scores.load(files["scores"]))
+    compared = tuple(Method(name, Scores.load(file)) for name, file in baselines.items())
+    return _sources((policy, *compared), files, Plan.load(files["plan"]) if "plan" in files else None)
 
 
 def _inside(directory: Path, name: str) -> Path:
@@ -69,20 +69,20 @@ def _inside(directory: Path, name: str) -> Path:
     return file
 
 
-def methods_of(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
+def named_methods(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, ...]:
     """Returns scores named by their policies where these are known and different, else by their models."""
-    names = [_policy(each) for each in scores]
+    names = [_policy(measured) for measured in scores]
     if plan is not None:
         names[0] = _name(plan)
     return tuple(
-        Method(name if name is not None and names.count(name) == 1 else each.quantized.target, each)
-        for name, each in zip(names, scores, strict=True)
+        Method(name if name is not None and names.count(name) == 1 else measured.quantized.target, measured)
+        for name, measured in zip(names, scores, strict=True)
     )
 
 
 def _policy(scores: Scores) -> str | None:
     """Returns the policy of a model if it was measured in memory or has a plan next to it."""
-    in_memory = method_of(scores)
+    in_memory = trial_method(scores)
     if in_memory is not None:
         return in_memory[0]
     file = Path(scores.quantized.target) / "plan.json"
@@ -90,8 +90,8 @@ def _policy(scores: Scores) -> str | None:
         plan = Plan.load(file) if _is_file(file) else None
     except InputError:  # the file of another tool
         return None
-    made = (scores.reference.fingerprint, scores.quantized.size_bytes)
-    return _name(plan) if plan is not None and (plan.fingerprint, plan.size_bytes) == made else None
+    expected = (scores.reference.fingerprint, scores.quantized.size_bytes)
+    return _name(plan) if plan is not None and (plan.fingerprint, plan.size_bytes) == expected else None
 
 
 def _name(plan: Plan) -> str:

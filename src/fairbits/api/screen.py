@@ -7,8 +7,9 @@ it holds: a model with max κ < 5 can have a gap too (001-09), and no data suppo
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fairbits.api.audit import audit
 from fairbits.core.checks import sequence, whole
 from fairbits.core.errors import FairbitsError, InputError
 from fairbits.core.progress import Progress, within
@@ -20,9 +21,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read, split_revision
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import weight_moments
-
-if TYPE_CHECKING:
-    from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus
 
 SCHEMA = "fairbits.screen/1"
 FOUNDING_MODELS = {
@@ -131,14 +130,12 @@ class Screening:
         }
 
 
-def _measure_with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> FromText:
+def _measure_with_text(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
     """Returns the results of an audit that need text."""
-    from fairbits.api.audit import audit  # heavy: only with text
-
-    found = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
+    audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
     values = [
-        {code: each.value for code, each in estimates.items()}
-        for estimates in (found.outlier_share, found.predicted.estimates())
+        {code: estimate.value for code, estimate in estimates.items()}
+        for estimates in (audited.outlier_share, audited.predicted.estimates())
     ]
     return FromText(*values)
 
@@ -146,10 +143,10 @@ def _measure_with_text(checkpoint: Checkpoint, corpus: "Corpus", bits: int) -> F
 def screen(
     targets: Iterable[str | Path],
     *,
-    corpus: "Corpus | None" = None,
+    corpus: Corpus | None = None,
     bits: int = 4,
     trust_remote_code: bool = False,
-    measure: Callable[[Checkpoint, "Corpus", int], FromText] = _measure_with_text,
+    measure: Callable[[Checkpoint, Corpus, int], FromText] = _measure_with_text,
     progress: Progress | None = None,
 ) -> Screening:
     """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
@@ -191,10 +188,10 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     census = founding_statistics().max_kurtosis
     by_id = {key.casefold(): name for key, name in FOUNDING_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
-    own = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
+    named = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
     origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
-    for given, by_origin in ((own, False), (origin, True)):
-        folded = given.casefold() if isinstance(given, str) else ""
+    for name, by_origin in ((named, False), (origin, True)):
+        folded = name.casefold() if isinstance(name, str) else ""
         name = (by_id if "/" in folded else by_name).get(folded)  # old ids have no owner
         if name is not None:
             return Published(name, float(census[name]), by_origin)

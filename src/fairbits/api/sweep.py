@@ -4,21 +4,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
-from fairbits.comparison.critical_bits import Width, crossing, founding_sentence, needs_sentence
+from fairbits.comparison.critical_bits import CriticalBits, crossing, founding_sentence, needs_sentence
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import one_of, positive, whole
 from fairbits.core.checks import sequence as listed
 from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable, write_files
-from fairbits.core.pool import Cluster
 from fairbits.core.progress import Progress
 from fairbits.core.records import to_json
+from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNIT_LABELS
 from fairbits.evaluation.scores import check_unit
 from fairbits.kurtosis.checklist import critical_width
@@ -34,9 +35,6 @@ from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Thresholds by default: about 1 % of the loss of a good model."""
@@ -68,15 +66,15 @@ class Sweep:
     @cached_property
     def all_notes(self) -> tuple[str, ...]:
         """The notes, and those on languages for which no interval can be formed, by width."""
-        found: dict[str, list[str]] = {}
+        bits_of_note: dict[str, list[str]] = {}
         for bits, frame in self.frames.items():
             for note in interval_notes(frame, {"gap": self.gaps[bits]}):
-                found.setdefault(note, []).append(str(bits))
-        by_width = (
-            note if len(widths) == len(self.bits) else f"at {', '.join(widths)} bits: {note}"
-            for note, widths in found.items()
+                bits_of_note.setdefault(note, []).append(str(bits))
+        more = (
+            note if len(some) == len(self.bits) else f"at {', '.join(some)} bits: {note}"
+            for note, some in bits_of_note.items()
         )
-        return (*self.notes, *by_width)
+        return (*self.notes, *more)
 
     @property
     def bits(self) -> tuple[int, ...]:
@@ -91,29 +89,29 @@ class Sweep:
     @cached_property
     def curves(self) -> dict[str, dict[int, Estimate]]:
         """D(λ, B) by language and width."""
-        found = {bits: frame.by_language() for bits, frame in self.frames.items()}
+        damage = {bits: frame.by_language() for bits, frame in self.frames.items()}
         languages = next(iter(self.frames.values())).languages
-        return {code: {bits: found[bits][code] for bits in self.bits} for code in languages}
+        return {code: {bits: damage[bits][code] for bits in self.bits} for code in languages}
 
     @cached_property
-    def widths(self) -> dict[str, Width]:
+    def widths(self) -> dict[str, CriticalBits]:
         """B*(λ) of every language; its interval by resampling documents, the same ones at every width.
 
         The interval of a language with too few documents is that of all widths, open at both ends.
         """
         frames = list(self.frames.values())
-        curves = [[each.value for each in curve.values()] for curve in self.curves.values()]
+        curves = [[damage.value for damage in curve.values()] for curve in self.curves.values()]
         crossed = crossing(self.bits, curves, self.threshold).tolist()
-        found = {code: Width(at, *self._ends) for code, at in zip(self.curves, crossed, strict=True)}
+        critical = {code: CriticalBits(at, *self._ends) for code, at in zip(self.curves, crossed, strict=True)}
         if frames[0].replicates.languages:
             value = np.stack([frame.replicates.value for frame in frames], axis=-1)
             drawn = value + np.stack([frame.replicates.deviation for frame in frames], axis=-1)
             tail = 50 * (1 - frames[0].confidence)
             low, high = np.percentile(crossing(self.bits, drawn, self.threshold), [tail, 100 - tail], axis=0)
             for code, a, b in zip(frames[0].replicates.languages, low, high, strict=True):
-                at = found[code].value
-                found[code] = Width(at, float(min(at, a)), float(max(at, b)))
-        return found
+                at = critical[code].value
+                critical[code] = CriticalBits(at, float(min(at, a)), float(max(at, b)))
+        return critical
 
     @cached_property
     def gaps(self) -> dict[int, Estimate]:
@@ -121,13 +119,13 @@ class Sweep:
         return {bits: frame.gap() for bits, frame in self.frames.items()}
 
     @cached_property
-    def gap_width(self) -> Width:
+    def gap_width(self) -> CriticalBits:
         """The width at which the gap crosses the threshold; its interval from the limits of the gaps."""
         gaps = self.gaps.values()
         if not all(gap.bounded for gap in gaps):
-            return Width(float(crossing(self.bits, [gap.value for gap in gaps], self.threshold)), *self._ends)
+            return CriticalBits(float(crossing(self.bits, [gap.value for gap in gaps], self.threshold)), *self._ends)
         limits = [[getattr(gap, name) for gap in gaps] for name in ("value", "low", "high")]
-        return Width(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
+        return CriticalBits(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
 
     @property
     def _ends(self) -> tuple[float, float]:
@@ -159,9 +157,10 @@ class Sweep:
             "threshold": self.threshold,
             "sizes": {str(bits): size for bits, size in self.sizes.items()},
             "damage": {
-                code: {str(bits): each.to_dict() for bits, each in curve.items()} for code, curve in self.curves.items()
+                code: {str(bits): damage.to_dict() for bits, damage in curve.items()}
+                for code, curve in self.curves.items()
             },
-            "gap": {str(bits): each.to_dict() for bits, each in self.gaps.items()},
+            "gap": {str(bits): gap.to_dict() for bits, gap in self.gaps.items()},
             "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
             "critical_width_of_gap": self.gap_width.as_data(self.bits),
             "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
@@ -178,7 +177,7 @@ class Sweep:
 def sweep(
     model: Model,
     *,
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     bits: Iterable[int] = range(2, 9),
     policy: str = DEFAULT,
     group: Group = 128,
@@ -198,42 +197,40 @@ def sweep(
 ) -> Sweep:
     """Returns the damage of every language at every width, and the width at which it crosses the threshold.
 
-    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed.
-
-    The damage is the divergence from the reference model or, with `measure="loss"`, the added loss. `tokens` per
-    language are for calibration if the policy reads text, `evaluation_tokens` for evaluation. The default threshold is
-    0.01 bits per byte, 0.03 nats per token or 3 nats per section. `results` and `ray` are those of `compare`; each
-    width is a task.
+    `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. The damage is the divergence
+    from the reference model or, with `measure="loss"`, the added loss. `tokens` per language are for calibration if the
+    policy reads text, `evaluation_tokens` for evaluation. The default threshold is 0.01 bits per byte, 0.03 nats per
+    token or 3 nats per section. `results` and `ray` are those of `compare`; each bit width is a task.
     """
     calibration = TextRequest("calibration", tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluation_tokens, sequence)
     one_of("measure", measure, MEASURES)
-    widths = sorted({whole("bits", each, least=2, most=8) for each in listed("bits", bits)})
+    widths = sorted({whole("bits", width, least=2, most=8) for width in listed("bits", bits)})
     if len(widths) < 2:
         raise InputError(f"bits is {widths}; a sweep needs two widths or more, such as 2..8")
     limit = THRESHOLDS[one_of("unit", unit, tuple(THRESHOLDS))] if threshold is None else threshold
     positive("threshold", limit)
-    own = variant(policy)
+    chosen = variant(policy)
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
-    check_variants(checkpoint, corpus, [own], widths=widths, common={"group": group})
-    trials = [Trial(own, width, calibration, f"{policy}, {width} bits") for width in widths]
+    check_variants(checkpoint, corpus, [chosen], widths=widths, common={"group": group})
+    trials = [Trial(chosen, width, calibration, f"{policy}, {width} bits") for width in widths]
     with pool_and_device(ray, device) as (pool, device):
         work = TrialWork(checkpoint, corpus, evaluation, {"group": group}, device)
-        found = dict(zip(widths, run_trials(trials, work, pool=pool, results=results, progress=progress), strict=True))
+        done = dict(zip(widths, run_trials(trials, work, pool=pool, results=results, progress=progress), strict=True))
     settings: dict[str, Any] = {"group": group, **calibration.settings}
     settings |= {"evaluation_tokens": evaluation.tokens, "text": corpus.name}
-    shared = found[widths[0]].scores.notes  # those on model, text and reference
+    shared = done[widths[0]].scores.notes  # those on model, text and reference
     return Sweep(
         model=checkpoint.target,
         fingerprint=checkpoint.fingerprint,
         policy=policy,
         settings=settings,
         measure=measure,
-        frames={width: each.scores.frame(unit, measure=measure) for width, each in found.items()},
-        sizes={width: each.plan.size_bytes for width, each in found.items()},
+        frames={width: result.scores.frame(unit, measure=measure) for width, result in done.items()},
+        sizes={width: result.plan.size_bytes for width, result in done.items()},
         threshold=limit,
         max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
-        notes=tuple(dict.fromkeys([*shared, *(note for each in found.values() for note in each.plan.notes)])),
+        notes=tuple(dict.fromkeys([*shared, *(note for result in done.values() for note in result.plan.notes)])),
     )

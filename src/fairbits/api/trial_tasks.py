@@ -10,9 +10,8 @@ from fairbits.api.make_plan import plan as make_plan
 from fairbits.comparison.plan_trial import PlanResult, PlanTrial
 from fairbits.comparison.stored_trials import StoredTrials
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster, Pool, open_pool
 from fairbits.core.progress import Progress
-from fairbits.core.task import Resources
+from fairbits.core.task_pool import Cluster, Resources, TaskPool, open_pool
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, is_gpu, resolve_device
@@ -100,40 +99,40 @@ def run_trials(
     trials: list[Trial],
     work: TrialWork,
     *,
-    pool: Pool,
+    pool: TaskPool,
     results: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[PlanResult]:
     """Returns the results of trials, in their order; those that the directory `results` has are not done again."""
-    found: dict[str, PlanResult] = {}
+    done: dict[str, PlanResult] = {}
     tasks = {trial.name: trial for trial in trials}
     with ExitStack() as stack:
         store = None if results is None else stack.enter_context(StoredTrials(results))
         for name, trial in tasks.items():
             if store is not None and (earlier := store.load(name, work.settings(trial))) is not None:
-                found[name] = earlier
+                done[name] = earlier
 
         def keep(name: str, result: PlanResult) -> None:
             _check_same_model(work.checkpoint, result)
             if store is not None:
                 store.save(name, work.settings(tasks[name]), result)
-            found[name] = result
+            done[name] = result
 
-        left = {name: trial for name, trial in tasks.items() if name not in found}
-        needs = dict.fromkeys(left, resources_of([work.checkpoint], work.device, pool))
+        left = {name: trial for name, trial in tasks.items() if name not in done}
+        needs = dict.fromkeys(left, task_resources([work.checkpoint], work.device, pool))
         pool.run(left, work, resources=needs, on_result=keep, progress=progress)
-    return [found[trial.name] for trial in trials]
+    return [done[trial.name] for trial in trials]
 
 
 @contextmanager
-def pool_and_device(ray: str | Cluster | None, device: str) -> Iterator[tuple[Pool, str]]:
+def pool_and_device(ray: str | Cluster | None, device: str) -> Iterator[tuple[TaskPool, str]]:
     """Yields the pool, and the device on which its tasks compute."""
     resolved = resolve_device(device) if ray is None else device  # before a cluster is started
     with open_pool(ray) as pool:
-        yield pool, resolved if pool.cluster is None else device_of_tasks(device, pool)
+        yield pool, resolved if pool.cluster is None else task_device(device, pool)
 
 
-def device_of_tasks(device: str, pool: Pool) -> str:
+def task_device(device: str, pool: TaskPool) -> str:
     """Returns the device of tasks on a cluster: a GPU if one is requested, or if the cluster has any."""
     if device == AUTO:
         return "cuda" if pool.has_gpus else "cpu"
@@ -144,11 +143,11 @@ def device_of_tasks(device: str, pool: Pool) -> str:
     return device
 
 
-def resources_of(checkpoints: list[Checkpoint], device: str, pool: Pool) -> Resources:
+def task_resources(checkpoints: list[Checkpoint], device: str, pool: TaskPool) -> Resources:
     """Returns what one task needs that holds these models in memory."""
     if pool.cluster is None:
         return Resources()
-    weights = sum(info.numel for each in checkpoints for info in each.tensors.values())
+    weights = sum(info.numel for checkpoint in checkpoints for info in checkpoint.tensors.values())
     memory = AT_LEAST + int(COPIES * FLOAT32 * weights)
     return Resources(pool.cluster.cpus, pool.cluster.gpus if is_gpu(device) else 0.0, memory)
 

@@ -66,7 +66,7 @@ def audit(
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
     from fairbits.api.audit import audit as run_audit
-    from fairbits.api.dry_run.command_estimates import estimate_audit
+    from fairbits.api.dry_run import estimate_audit
     from fairbits.auditing.record import check_audit_target, round_floats
     from fairbits.cli.audit_details import audit_details
     from fairbits.cli.audit_table import audit_table

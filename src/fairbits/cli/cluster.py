@@ -10,14 +10,14 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 
 if TYPE_CHECKING:
-    from fairbits.core.pool import Cluster
+    from fairbits.core.task_pool import Cluster
 
 
 def cluster_of(address: str | None, cpus: float, gpus: float) -> "Cluster | None":
     """Returns the cluster of --ray, or None without it; raises if Ray is not installed."""
     from importlib.util import find_spec
 
-    from fairbits.core.pool import NEEDS_RAY, Cluster, check_reachable
+    from fairbits.core.task_pool import NEEDS_RAY, Cluster, check_reachable
 
     if address is None:
         if (cpus, gpus) != (1.0, 1.0):

@@ -65,7 +65,7 @@ def evaluate(
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
-    from fairbits.api.dry_run.command_estimates import estimate_evaluate
+    from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
     from fairbits.cli.scores_table import evaluate_table
@@ -81,9 +81,7 @@ def evaluate(
     if dry_run:
         request = TextRequest("evaluation", tokens, sequence, seed)
         with stages("measuring this machine"):
-            estimate = estimate_evaluate(
-                after, reference=before, device=device, languages=names, text=text, request=request
-            )
+            estimate = estimate_evaluate(before, device=device, languages=names, text=text, request=request)
         show_estimate(estimate, as_json=as_json)
         return
     with stages("opening the models") as show:

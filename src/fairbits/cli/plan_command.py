@@ -50,7 +50,7 @@ def plan(
       fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
       fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
-    from fairbits.api.dry_run.command_estimates import estimate_quantize
+    from fairbits.api.dry_run import estimate_quantize
     from fairbits.cli.estimate_table import estimate_table
     from fairbits.cli.plan_table import plan_table
     from fairbits.cli.table_parts import section

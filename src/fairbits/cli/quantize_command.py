@@ -28,7 +28,7 @@ from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, s
 from fairbits.core.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from fairbits.api.dry_run.estimate import Estimate
+    from fairbits.api.dry_run import ResourceEstimate
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.quantization.plan import Plan
 
@@ -170,9 +170,9 @@ def _estimate(
     plan_file: Path | None,
     resume: bool,
     device: str,
-) -> "Estimate":
+) -> "ResourceEstimate":
     """Returns what the quantization takes, whose plan is made already or still to be made."""
-    from fairbits.api.dry_run.command_estimates import estimate_quantize
+    from fairbits.api.dry_run import estimate_quantize
     from fairbits.api.quantize import check_quantize, draft_device
 
     device = chosen_device(device, earlier=draft_device(out) if resume else None)

@@ -112,8 +112,7 @@ def run(
     """
     cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
     from fairbits.api.run.many_models import run_many
-    from fairbits.api.run.preparation import estimate_run
-    from fairbits.api.run.run_directory import recorded_device
+    from fairbits.api.run.run_settings import estimate_run, recorded_device
     from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
     from fairbits.models.checkpoint import Checkpoint
 

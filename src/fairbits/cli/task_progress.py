@@ -12,7 +12,7 @@ from rich.text import Text
 from fairbits.cli.table_parts import columns
 from fairbits.cli.terminal import duration, err, print_notes
 from fairbits.core.errors import printable
-from fairbits.core.task import TaskState, Watch
+from fairbits.core.task_pool import TaskState, Watch
 
 ROWS = 20
 """Tasks that the table shows at most; the line below counts all."""

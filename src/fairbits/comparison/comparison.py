@@ -159,24 +159,17 @@ class ComparisonFile:
         """Checks that every policy is there once at a width, with the same languages, and contrasts are of these."""
         one_of("measure", self.measure, MEASURES)
         one_of("unit", self.unit, UNITS)
-        kinds = [f"{each.policy} at {each.bits} bits" for each in self.entries]
+        kinds = [f"{entry.policy} at {entry.bits} bits" for entry in self.entries]
         check_once("entries", kinds)
-        for each in self.entries[1:]:
-            check_same_keys("damage of an entry", each.damage, "that of the first", self.entries[0].damage)
-        for found in self.contrasts:
-            both = [f"{policy} at {found.bits} bits" for policy in (found.policy, found.against)]
+        for entry in self.entries[1:]:
+            check_same_keys("damage of an entry", entry.damage, "that of the first", self.entries[0].damage)
+        for contrast in self.contrasts:
+            both = [f"{policy} at {contrast.bits} bits" for policy in (contrast.policy, contrast.against)]
             check_within("contrasts", both, "entries", kinds)
-            check_same_keys("languages of a contrast", found.languages, "damage", self.entries[0].damage)
+            check_same_keys("languages of a contrast", contrast.languages, "damage", self.entries[0].damage)
 
 
-COMPARE = Kind(
-    "fairbits.compare/2",
-    "a comparison",
-    "fairbits compare --out",
-    ComparisonFile,
-)
-
-
+COMPARE = Kind("fairbits.compare/2", "a comparison", "fairbits compare --out", ComparisonFile)
 STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
     "worst": lambda frame: frame.worst()[1],
     "mean": LanguageFrame.mean,
@@ -217,8 +210,8 @@ class Entry:
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Least and largest of each statistic over the seeds."""
-        found = {name: [statistic(frame).value for frame in self.frames] for name, statistic in STATISTICS.items()}
-        return {name: (min(values), max(values)) for name, values in found.items()}
+        values = {name: [statistic(frame).value for frame in self.frames] for name, statistic in STATISTICS.items()}
+        return {name: (min(by_seed), max(by_seed)) for name, by_seed in values.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -229,8 +222,24 @@ class Entry:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Every layer that was not treated as planned, and how."""
-        found = (f"{each.name}: {note}" for plan in self.plans for each in plan.results for note in each.notes)
-        return tuple(dict.fromkeys(found))
+        notes = (f"{layer.name}: {note}" for plan in self.plans for layer in plan.results for note in layer.notes)
+        return tuple(dict.fromkeys(notes))
+
+    def minus(self, base: "Entry") -> "PolicyContrast":
+        """Returns how an entry differs from another on the same documents; `p_holm` is not corrected yet."""
+        paired = self.frame.minus(base.frame)
+        p = paired.mean_p()
+        return PolicyContrast(
+            policy=self.policy,
+            against=base.policy,
+            bits=self.bits,
+            mean=paired.mean(),
+            worst=self.frame.worst_minus(base.frame),
+            contrast=self.frame.contrast(base.frame),
+            size_ratio=self.size_bytes / base.size_bytes,
+            p=p,
+            p_holm=p,
+        )
 
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON."""
@@ -238,13 +247,13 @@ class Entry:
             "policy": self.policy,
             "bits": self.bits,
             "size_bytes": self.size_bytes,
-            "seconds": [round(each, 3) for each in self.seconds],
+            "seconds": [round(seconds, 3) for seconds in self.seconds],
             "plans": [plan.digest for plan in self.plans],
             "worst_language": self.frame.worst()[0],
             "best_language": self.frame.best()[0],
-            **{name: each.to_dict() for name, each in self.statistics.items()},
+            **{name: estimate.to_dict() for name, estimate in self.statistics.items()},
             "range_over_seeds": {name: list(limits) for name, limits in self.ranges.items()},
-            "damage": {code: each.to_dict() for code, each in self.frame.by_language().items()},
+            "damage": {code: damage.to_dict() for code, damage in self.frame.by_language().items()},
             "notes": list(self.notes),
             "fallbacks": list(self.fallbacks),
         }
@@ -286,7 +295,7 @@ class PolicyContrast:
 
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON."""
-        found = self.contrast
+        contrast = self.contrast
         return {
             "policy": self.policy,
             "against": self.against,
@@ -297,8 +306,8 @@ class PolicyContrast:
             "better": list(self.better),
             "worse": list(self.worse),
             "languages": {
-                code: {**each.to_dict(), "p": found.p[code], "p_holm": found.p_holm[code]}
-                for code, each in found.differences.items()
+                code: {**difference.to_dict(), "p": contrast.p[code], "p_holm": contrast.p_holm[code]}
+                for code, difference in contrast.differences.items()
             },
         }
 
@@ -324,9 +333,9 @@ class Comparison(Shown):
     def contrasts(self) -> tuple[PolicyContrast, ...]:
         """Every other policy against the baseline of its width."""
         base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
-        found = [contrast_of(entry, base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
-        adjusted = holm([each.p for each in found]).tolist() if found else []
-        return tuple(replace(each, p_holm=p) for each, p in zip(found, adjusted, strict=True))
+        contrasts = [entry.minus(base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
+        adjusted = holm([contrast.p for contrast in contrasts]).tolist() if contrasts else []
+        return tuple(replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True))
 
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON."""
@@ -338,7 +347,7 @@ class Comparison(Shown):
             "unit": self.unit,
             "baseline": self.baseline,
             "entries": [entry.as_data() for entry in self.entries],
-            "contrasts": [each.as_data() for each in self.contrasts],
+            "contrasts": [contrast.as_data() for contrast in self.contrasts],
             "notes": list(self.notes),
         }
         return COMPARE.stamp(content)
@@ -357,21 +366,3 @@ class Comparison(Shown):
     def save(self, path: str | Path) -> None:
         """Writes the comparison."""
         write_files({check_writable(path, example="compare.json"): to_json(self.as_data())})
-
-
-def contrast_of(entry: Entry, base: Entry) -> PolicyContrast:
-    """Returns how an entry differs from another on the same documents; `p_holm` is not corrected yet."""
-    mine, theirs = entry.frame, base.frame
-    paired = mine.minus(theirs)
-    p = paired.mean_p()
-    return PolicyContrast(
-        policy=entry.policy,
-        against=base.policy,
-        bits=entry.bits,
-        mean=paired.mean(),
-        worst=mine.worst_minus(theirs),
-        contrast=mine.contrast(theirs),
-        size_ratio=entry.size_bytes / base.size_bytes,
-        p=p,
-        p_holm=p,
-    )

@@ -1,4 +1,4 @@
-"""The critical width B*: the bits at which damage crosses a threshold, and sentences about it."""
+"""The critical bit width B*, at which damage crosses a threshold, and sentences about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True)
-class Width:
+class CriticalBits:
     """B*, the bits at which damage crosses a threshold, with its interval.
 
     The smallest and the largest width of a sweep also stand for everything beyond them: both ends are open.
@@ -31,10 +31,10 @@ class Width:
     def text(self, bits: Sequence[int]) -> str:
         """Returns it as text, where `bits` are the widths of the sweep.
 
-        >>> Width(3.42, 3.1, 8.0).text(range(2, 9))
+        >>> CriticalBits(3.42, 3.1, 8.0).text(range(2, 9))
         '3.4 [3.1, >8]'
         """
-        value, low, high = (width_text(each, bits) for each in (self.value, self.low, self.high))
+        value, low, high = (bits_text(number, bits) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}]"
 
     def as_data(self, bits: Sequence[int]) -> dict[str, Any]:
@@ -42,11 +42,11 @@ class Width:
         return asdict(self) | {"text": self.text(bits)}
 
 
-def width_text(width: float, bits: Sequence[int]) -> str:
-    """Returns a width as text: below the smallest, above the largest, or with one decimal."""
-    if width <= bits[0]:
+def bits_text(number: float, bits: Sequence[int]) -> str:
+    """Returns a bit width as text: below the smallest, above the largest, or with one decimal."""
+    if number <= bits[0]:
         return f"<{bits[0]}"
-    return f">{bits[-1]}" if width >= bits[-1] else f"{width:.1f}"
+    return f">{bits[-1]}" if number >= bits[-1] else f"{number:.1f}"
 
 
 def crossing(bits: Sequence[int], damage: ArrayLike, threshold: float) -> Floats:
@@ -71,7 +71,7 @@ def crossing(bits: Sequence[int], damage: ArrayLike, threshold: float) -> Floats
     return np.where(inside, width, np.where(above.any(axis=-1), at[-1], at[0]))
 
 
-def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: str) -> str:
+def needs_sentence(widths: Mapping[str, CriticalBits], *, bits: Sequence[int], limit: str) -> str:
     """Returns which languages need the fewest and the most bits, and whether one width is enough for all."""
     top = [code for code, width in widths.items() if width.value >= bits[-1]]
     bottom = [code for code, width in widths.items() if width.value <= bits[0]]
@@ -83,8 +83,8 @@ def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: s
     most = max(widths, key=lambda code: widths[code].value)
     low, high = widths[least], widths[most]
     first = f"{_named(top)} even at {bits[-1]} bits" if top else f"{most} below {high.text(bits)} bits"
-    other = f"{_named(bottom)} not even at {bits[0]} bits" if bottom else f"{least} only below {low.text(bits)} bits"
-    start = f"Damage exceeds {limit} for {first}, and for {other}"
+    last = f"{_named(bottom)} not even at {bits[0]} bits" if bottom else f"{least} only below {low.text(bits)} bits"
+    start = f"Damage exceeds {limit} for {first}, and for {last}"
     if low.high >= high.low:
         rest = "no width of this sweep is enough for all" if top else "one width may be enough for all"
         return f"{start}; the intervals of {most} and {least} overlap, so {rest}."
@@ -93,22 +93,22 @@ def needs_sentence(widths: Mapping[str, Width], *, bits: Sequence[int], limit: s
     return f"{start}: {most} needs {high.value - low.value:.1f} bits more, so no single width treats both alike."
 
 
-def founding_sentence(own: Width, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
+def founding_sentence(measured: CriticalBits, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
     """Returns how the research notes' width compares with the one at which the gap crosses the threshold."""
-    found = critical_width(max_kappa)
-    below, above = own.value <= bits[0], own.value >= bits[-1]
-    where = f"below {bits[0]} bits if at all" if below else f"at {own.text(bits)} bits"
+    predicted = critical_width(max_kappa)
+    below, above = measured.value <= bits[0], measured.value >= bits[-1]
+    where = f"below {bits[0]} bits if at all" if below else f"at {measured.text(bits)} bits"
     if above:
         where = f"above {bits[-1]} bits"
     start = (
-        f"The research notes expect a gap below {found:.1f} bits, because max κ is {max_kappa:.3g}; "
+        f"The research notes expect a gap below {predicted:.1f} bits, because max κ is {max_kappa:.3g}; "
         f"the measured gap crosses {limit} {where}: "
     )
-    if own.high < bits[-1] and found > own.high:
-        by = "" if below else f" by {found - own.value:.1f} bits"
+    if measured.high < bits[-1] and predicted > measured.high:
+        by = "" if below else f" by {predicted - measured.value:.1f} bits"
         return f"{start}their width is too high{by} and warns where there is no gap yet."
-    if own.low > bits[0] and found < own.low:
-        by = "" if above else f" by {own.value - found:.1f} bits"
+    if measured.low > bits[0] and predicted < measured.low:
+        by = "" if above else f" by {measured.value - predicted:.1f} bits"
         return f"{start}their width is too low{by} and promises safety where there is a gap."
     if below or above:
         return f"{start}this sweep cannot decide whether their width is right."

@@ -1,7 +1,4 @@
-"""PlanTrial: applies plans to one model in memory, one after the other, and scores each of them.
-
-Which variant and width the scores of a trial are of; needs no model.
-"""
+"""PlanTrial: applies plans to one model in memory, one after the other, and scores each of them."""
 
 import re
 import time
@@ -104,8 +101,8 @@ class PlanTrial:
     def _calibration(self, plan: Plan) -> TokenizedText | None:
         if plan.calibration is None:
             return None
-        own = self.corpus.restrict(plan.languages)
-        return tokenize_corpus(self.checkpoint, own, request=plan.calibration.request)
+        corpus = self.corpus.restrict(plan.languages)
+        return tokenize_corpus(self.checkpoint, corpus, request=plan.calibration.request)
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
@@ -126,9 +123,9 @@ TRIAL_NAME = re.compile(r"(.+), (\d) bits")
 """How trials are named: a variant and its width."""
 
 
-def method_of(scores: Scores) -> tuple[str, int] | None:
+def trial_method(scores: Scores) -> tuple[str, int] | None:
     """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
     start = f"{scores.reference.target}, "
-    found = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
-    own = scores.quantized.target.startswith(start)
-    return (found[1], int(found[2])) if own and found is not None else None
+    match = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
+    is_trial = scores.quantized.target.startswith(start)
+    return (match[1], int(match[2])) if is_trial and match is not None else None

@@ -7,7 +7,7 @@ import numpy as np
 
 from fairbits.api.sweep import Sweep
 from fairbits.auditing.record import HEADLINE
-from fairbits.comparison.critical_bits import FLOOR, Width, crossing
+from fairbits.comparison.critical_bits import FLOOR, CriticalBits, crossing
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import critical_width
 from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
@@ -58,10 +58,10 @@ class WidthSweep:
     kappa_eff: Mapping[str, float]
 
     @property
-    def width(self) -> Width:
+    def width(self) -> CriticalBits:
         """The width at which the gap crosses the threshold."""
         limits = [[getattr(gap.estimate, name) for gap in self.gaps] for name in ("value", "low", "high")]
-        return Width(*(float(at) for at in crossing(BITS, limits, THRESHOLD)))
+        return CriticalBits(*(float(at) for at in crossing(BITS, limits, THRESHOLD)))
 
     def bits_above(self, other: "WidthSweep") -> Estimate:
         """Returns how many bits larger the width is at which its gap crosses the threshold, compared with the other."""
@@ -124,7 +124,7 @@ def outliers_to_add(lab: ModelLab) -> dict[int, float]:
     return outlier_blocks(lab.n_blocks)
 
 
-def is_set_by_kappa(width: Width, move: Estimate, *, expected: float) -> Answer:
+def is_set_by_kappa(width: CriticalBits, move: Estimate, *, expected: float) -> Answer:
     """Returns whether κ sets the width: the variant's is as expected, and it moved at least half as far as expected.
 
     Not supported if its interval excludes the expected range, or if it certainly moved by less than half.

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fairbits.api.trial_tasks import resources_of
+from fairbits.api.trial_tasks import task_resources
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Pool
 from fairbits.core.progress import Progress
+from fairbits.core.task_pool import TaskPool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.reading import EMBEDDED
 from fairbits_research.experiments import run_experiment
@@ -50,14 +50,14 @@ def run_experiments(
     names: list[str],
     work: ExperimentWork,
     *,
-    pool: Pool,
+    pool: TaskPool,
     on_result: Callable[[str, Result], object],
     progress: Progress | None = None,
 ) -> None:
     """Runs experiments, each a task, and calls `on_result` with each result."""
     if pool.cluster is not None:
         work = ExperimentWork(_to_send(work.setting), work.models)
-    needs = resources_of([Checkpoint(work.setting["model"])], work.setting["device"], pool)
+    needs = task_resources([Checkpoint(work.setting["model"])], work.setting["device"], pool)
     pool.run(
         {name: name for name in names},
         work,

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairbits.api.audit import MEASURES, PATTERNS, redundancy_of
+from fairbits.api.audit import MEASURES, PATTERNS, language_redundancy
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.forward.recorder import PointKind
@@ -264,7 +264,7 @@ def _places(measured: ActivationStatistics, kind: PointKind, blocks: Iterable[in
 
 
 def _proxies(measured: ActivationStatistics, codes: Sequence[str]) -> dict[str, Floats]:
-    found = redundancy_of(measured)
+    found = language_redundancy(measured)
     ways: dict[str, Callable[[Redundancy], float]] = {
         "R, as written": lambda each: each.as_written.value,
         "R, effective dimension": lambda each: each.effective_dimension,

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 import fairbits
-from fairbits.api.report import methods_of, report, sources_of_run
+from fairbits.api.report import named_methods, report, run_sources
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
-from fairbits.reports.content import content
 
 
 def copied(run: Path, to: Path) -> Path:
@@ -94,17 +93,17 @@ def test_a_record_names_no_file_outside(run: Path, name: str) -> None:
 
 
 def test_versions_of_the_run_are_shown_where_they_are_others(run: Path) -> None:
-    here = content(sources_of_run(run))["provenance"]["versions"]
+    here = content(run_sources(run))["versions"]
     assert "measured with" not in here
     data = json.loads((run / "run.json").read_text())
     odd = {"versions": here | {"numpy": "<b>1.0" + "0" * 99, "torch threads": "2", "unknown": "3"}}
     (run / "run.json").write_text(json.dumps(data | odd))
-    found = content(sources_of_run(run))["provenance"]["versions"]
+    found = content(run_sources(run))["versions"]
     assert found == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
 
 
 def names(*files: Path) -> list[str]:
-    return [each.name for each in methods_of([Scores.load(file) for file in files], None)]
+    return [each.name for each in named_methods([Scores.load(file) for file in files], None)]
 
 
 def test_files_are_called_as_their_policies(finished_run: Path, run: Path) -> None:

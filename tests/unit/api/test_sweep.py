@@ -12,7 +12,7 @@ from fairbits.api import trial_tasks
 from fairbits.api.make_plan import plan
 from fairbits.api.sweep import Sweep, sweep
 from fairbits.cli.sweep_command import sweep_table
-from fairbits.comparison.critical_bits import Width, crossing, founding_sentence, needs_sentence
+from fairbits.comparison.critical_bits import CriticalBits, crossing, founding_sentence, needs_sentence
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
@@ -122,7 +122,7 @@ def test_one_width_may_do_for_languages_alike() -> None:
 
 
 def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
-    inside, above, below = Width(4.0, 3.9, 4.1), Width(6.0, 6.0, 6.0), Width(2.0, 2.0, 2.0)
+    inside, above, below = CriticalBits(4.0, 3.9, 4.1), CriticalBits(6.0, 6.0, 6.0), CriticalBits(2.0, 2.0, 2.0)
     said = needs_sentence({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
     assert said == (
         "Damage exceeds L for heb, fin even at 6 bits, and for eng only below 4.0 [3.9, 4.1] bits: heb needs more bits "
@@ -130,7 +130,9 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     )
     said = needs_sentence({"eng": below, "heb": inside}, bits=BITS, limit="L")
     assert "and for eng not even at 2 bits: heb needs more bits than eng; how many more is outside" in said
-    said = needs_sentence({"eng": Width(5.0, 4.0, 6.0), "heb": Width(6.0, 5.5, 6.0)}, bits=BITS, limit="L")
+    said = needs_sentence(
+        {"eng": CriticalBits(5.0, 4.0, 6.0), "heb": CriticalBits(6.0, 5.5, 6.0)}, bits=BITS, limit="L"
+    )
     assert "overlap, so no width of this sweep is enough for all" in said
     truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]
     assert "Hebrew even at 3 bits" in truncated
@@ -140,13 +142,13 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
 @pytest.mark.parametrize(
     ("own", "max_kappa", "said"),
     [
-        (Width(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: their width is too high and"),  # 6.0
-        (Width(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot decide"),
-        (Width(6.0, 6.0, 6.0), 2.0, "above 6 bits: their width is too low and"),  # 3.0
-        (Width(6.0, 6.0, 6.0), 1000.0, "above 6 bits: this sweep cannot decide"),  # 7.2
-        (Width(6.0, 2.0, 6.0), 2.0, "above 6 bits: this sweep cannot decide"),
-        (Width(5.0, 4.0, 6.0), 1000.0, "at 5.0 [4.0, >6] bits: their width is within its interval"),
-        (Width(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: their width is too high by 2."),
+        (CriticalBits(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: their width is too high and"),  # 6.0
+        (CriticalBits(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot decide"),
+        (CriticalBits(6.0, 6.0, 6.0), 2.0, "above 6 bits: their width is too low and"),  # 3.0
+        (CriticalBits(6.0, 6.0, 6.0), 1000.0, "above 6 bits: this sweep cannot decide"),  # 7.2
+        (CriticalBits(6.0, 2.0, 6.0), 2.0, "above 6 bits: this sweep cannot decide"),
+        (CriticalBits(5.0, 4.0, 6.0), 1000.0, "at 5.0 [4.0, >6] bits: their width is within its interval"),
+        (CriticalBits(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: their width is too high by 2."),
     ],
 )
 def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
@@ -154,7 +156,7 @@ def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_ka
 
 
 def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
-    said = founding_sentence(Width(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    said = founding_sentence(CriticalBits(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
     assert "below 4 bits if at all: this sweep cannot decide whether their width is right" in said
 
 
@@ -177,8 +179,8 @@ def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
 
 
 def test_widths_beyond_the_sweep_are_written_as_such() -> None:
-    assert Width(2.0, 2.0, 4.25).text(BITS) == "<2 [<2, 4.2]"
-    assert Width(6.0, 5.0, 6.0).text(BITS) == ">6 [5.0, >6]"
+    assert CriticalBits(2.0, 2.0, 4.25).text(BITS) == "<2 [<2, 4.2]"
+    assert CriticalBits(6.0, 5.0, 6.0).text(BITS) == ">6 [5.0, >6]"
 
 
 def test_saved_and_shown(tmp_path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from fairbits.api.compare import compare
 from fairbits.api.sweep import sweep
-from fairbits.api.trial_tasks import Trial, TrialWork, device_of_tasks, resources_of, run_trials
+from fairbits.api.trial_tasks import Trial, TrialWork, run_trials, task_device, task_resources
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.locks import lock_directory
-from fairbits.core.pool import Cluster, ThisProcess
+from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies.variants import variant
 from fairbits.text.corpus import Corpus
@@ -23,13 +23,6 @@ from fairbits.text.text_request import TextRequest
 
 CODES = ["eng", "heb"]
 SMALL = {"languages": CODES, "tokens": 64, "evaluation_tokens": 64, "sequence": 64}
-
-
-class Lent(ThisProcess):
-    """A pool of this process that says it is a cluster."""
-
-    def __init__(self, cluster: Cluster, has_gpus: bool = False) -> None:
-        self.cluster, self.has_gpus = cluster, has_gpus
 
 
 def test_a_checkpoint_and_a_corpus_can_be_pickled() -> None:
@@ -125,25 +118,25 @@ def test_another_model_at_the_same_path_is_noticed(monkeypatch: pytest.MonkeyPat
     there = TrialWork(Checkpoint("embedded:tiny?outliers=3:50"), corpus, request, {"group": 16}, "cpu")
     monkeypatch.setattr(work.__class__, "open", lambda _, progress=None, whole=TrialWork.open: whole(there, progress))
     with pytest.raises(InputError, match="embedded:tiny is another model on a machine of the cluster"):
-        run_trials([trial], work, pool=ThisProcess())
+        run_trials([trial], work, pool=TaskPool())
 
 
 @pytest.mark.parametrize(
     ("device", "gpus", "expected"), [("auto", True, "cuda"), ("auto", False, "cpu"), ("cuda", False, "cuda")]
 )
 def test_the_device_of_tasks_is_that_of_the_cluster(device: str, gpus: bool, expected: str) -> None:
-    assert device_of_tasks(device, Lent(Cluster(), gpus)) == expected
+    assert task_device(device, TaskPool(Cluster(), gpus)) == expected
     with pytest.raises(InputError, match="Ray picks the GPU"):
-        device_of_tasks("cuda:1", Lent(Cluster(), gpus))
+        task_device("cuda:1", TaskPool(Cluster(), gpus))
 
 
 def test_what_a_task_needs() -> None:
     model = Checkpoint("embedded:tiny")
     weights = sum(info.numel for info in model.tensors.values())
-    found = resources_of([model], "cuda", Lent(Cluster(cpus=4, gpus=0.5)))
+    found = task_resources([model], "cuda", TaskPool(Cluster(cpus=4, gpus=0.5)))
     assert (found.cpus, found.gpus) == (4, 0.5)
     assert found.memory == 10**9 + 6 * weights
-    assert resources_of([model], "cpu", Lent(Cluster(gpus=0.5))).gpus == 0
+    assert task_resources([model], "cpu", TaskPool(Cluster(gpus=0.5))).gpus == 0
 
 
 def test_no_document_is_lost_on_the_way() -> None:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fairbits.cli import task_progress as module
 from fairbits.cli.task_progress import ROWS, line_watch, state_table, summary
-from fairbits.core.task import TaskState
+from fairbits.core.task_pool import TaskState
 
 STATES = [
     TaskState("rtn, 4 bits", "done", "one", "", 0, 0, 12.0, 1),

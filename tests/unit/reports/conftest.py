@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairbits.api.audit import audit
-from fairbits.api.report import sources_of_run
+from fairbits.api.report import run_sources
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
@@ -19,7 +19,7 @@ from fairbits.reports.sources import Sources
 @pytest.fixture(scope="session")
 def sources(finished_run: Path) -> Sources:
     """Returns what a report of a run is made from."""
-    return sources_of_run(finished_run)
+    return run_sources(finished_run)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.api.report import sources_of_run
+from fairbits.api.report import run_sources
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -36,7 +36,7 @@ def test_the_first_method_is_after_and_the_second_before(scores: Scores) -> None
 def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) -> None:
     stranger = replace(scores, reference=replace(scores.reference, fingerprint="0" * 64))
     planned = replace(Plan.load(finished_run / "model" / "plan.json"), fingerprint="0" * 64)
-    run = sources_of_run(finished_run)
+    run = run_sources(finished_run)
     audit = replace(run.audit, model=replace(run.audit.model, fingerprint="0" * 64))
     own = Method("gptq", scores)
     for said, given in (

@@ -1,25 +1,40 @@
 """Run: the whole job in one directory, from audit to report; a finished part is never done twice."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairbits.api.dry_run.running_out import within_memory
+from fairbits.api.audit import audit
+from fairbits.api.evaluate import checkpoint_scores
+from fairbits.api.fit import within_memory
+from fairbits.api.quantize import quantize
 from fairbits.api.report import SCORES_FILE, report
-from fairbits.api.run.preparation import prepare_job, workload_of
-from fairbits.api.run.run_directory import REPORTS, open_directory
-from fairbits.api.run.run_settings import baseline_files
-from fairbits.api.run.stages import Finished, make_audit, make_model, make_sweep, measure_scores, timed
+from fairbits.api.run.run_directory import MADE_OF_SCORES, REPORTS, RunDirectory, can_continue, open_directory
+from fairbits.api.run.run_settings import prepare_run, run_workload
+from fairbits.api.sweep import THRESHOLDS, Sweep
+from fairbits.comparison.plan_trial import PlanTrial
+from fairbits.core.errors import count_of
 from fairbits.core.files import write_files
 from fairbits.core.progress import Progress
+from fairbits.core.units import MEASURES
+from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
 from fairbits.models.scales.scheme import Group
+from fairbits.models.swapped_model import SwappedModel
+from fairbits.quantization.evidence import audited_kappa
+from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.reports.content import Report, report_format
 from fairbits.text.corpus import Corpus
+
+UNIT = "bits_per_byte"
+Finished = Callable[[str, float | None], None]
+"""Called with what is finished, usually a file, and the seconds it took; None if it was finished before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +76,13 @@ def run(
 ) -> FinishedRun:
     """Returns the result of audit, plan, quantization, evaluation and report, all written into `out`.
 
-    Without a model it is a demonstration with the embedded one, with the amounts `DEMO` and, if no languages are
-    given either, on the embedded help text. `policy` and `baselines` are written as for `compare`. The default
+    Without a model it is a demonstration with the embedded one, with the amounts `DEMO_AMOUNTS` and, if no languages
+    are given either, on the embedded help text. `policy` and `baselines` are written as for `compare`. The default
     baselines are GPTQ calibrated on English, if that is among the languages, and rtn; on the embedded declaration rtn
-    comes first, as `usual_baselines` explains. The policy is also measured at `widths`. The same call continues an
-    interrupted run, to the same scores; another call needs another directory.
+    comes first, as `usual_baselines` explains. The policy is also measured at the bit widths `widths`. The same call
+    continues an interrupted run, to the same scores; another call needs another directory.
     """
-    job = prepare_job(
+    settings = prepare_run(
         model,
         out=out,
         policy=policy,
@@ -84,16 +99,155 @@ def run(
         widths=widths,
         device=device,
     )
-    fitting = within_memory(workload_of(job, out), device=job.device, out=out, progress=progress)
-    with fitting as show, open_directory(out, job) as place:
-        report_done = finished or (lambda *_: None)
-        make_audit(place, report_done, progress=show)
-        make_model(place, report_done, progress=show)
-        scores = measure_scores(place, report_done, progress=show)
-        make_sweep(place, report_done, scores=scores)
-        with timed(report_done, REPORTS[0]):
-            made = report(place.path)
+    fitting = within_memory(run_workload(settings, out), device=settings.device, out=out, progress=progress)
+    with fitting as show, open_directory(out, settings) as place:
+        stages = _Stages(place, finished or (lambda *_: None), show)
+        stages.audit()
+        stages.quantize()
+        scores = stages.evaluate()
+        stages.sweep(scores)
+        with stages.timed(REPORTS[0]):
+            written = report(place.path)
             # a link in their place is replaced, not followed
-            write_files({place.file(name): made.render(report_format(name)).encode() for name in REPORTS})
-        others = {each.name: scores[file] for file, each in baseline_files(job).items()}
-        return FinishedRun(place.path, job.policy.name, scores[SCORES_FILE], others, made, place.notes())
+            write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
+        baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
+        return FinishedRun(
+            place.path, settings.policy.name, scores[SCORES_FILE], baseline_scores, written, place.notes()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """The stages of a run: each uses what an earlier run has finished, and saves its results at once."""
+
+    place: RunDirectory
+    finished: Finished
+    progress: Progress
+
+    def audit(self) -> None:
+        """Predicts the damage of rounding to nearest with the same bits and group."""
+        settings = self.place.settings
+        if self.place.has_audit():
+            self.finished("audit.json", None)
+            return
+        with self.timed("audit.json"):
+            audit(
+                settings.checkpoint,
+                text=settings.corpus,
+                scheme=settings.scheme,
+                device=settings.device,
+                progress=self.progress,
+                **settings.calibration.settings,
+            ).save(self.place.file("audit.json"))
+
+    def quantize(self) -> None:
+        """Writes the quantized model, after the blocks that an interrupted run has finished."""
+        settings, out = self.place.settings, self.place.file("model")
+        if self.place.has_model():
+            self.finished("model", None)
+            return
+        with self.timed("model"):
+            plan = self.place.draft_plan()
+            if plan is None:
+                # always with text: policies that read none then report the error of every language in every layer
+                plan = settings.plan(settings.policy, settings.bits, with_text=True, progress=self.progress)
+            checkpoint, text, device = settings.checkpoint, settings.corpus, settings.device
+            with can_continue(out):
+                quantize(checkpoint, plan, out=out, text=text, resume=True, device=device, progress=self.progress)
+            self.place.record_model()
+
+    def evaluate(self) -> dict[str, Scores]:
+        """Returns the scores of the written model, of the baselines and of the other bits, by file.
+
+        Two copies of a model are never in memory. The reference model is evaluated first; then the quantized model is
+        loaded, and it is gone when the model is loaded whose weights are replaced for baselines and bits. Some policies
+        load the model to decide, so all plans are made before that.
+        """
+        settings, files = self.place.settings, self.place.settings.measured_files
+        saved = {file: self.place.saved_scores(file) for file in (SCORES_FILE, *files)}
+        scores = {file: stored for file, stored in saved.items() if stored is not None}
+        for file in scores:
+            self.finished(file, None)
+        missing = {file: method for file, method in files.items() if file not in scores}
+        if SCORES_FILE in scores and not missing:
+            return scores
+        device = settings.device
+        with self.timed("answers of the reference"):
+            reference = ReferenceModel.on_corpus(
+                settings.checkpoint,
+                settings.corpus,
+                request=settings.evaluation,
+                device=device,
+                progress=self.progress,
+            )
+        with reference:
+            if SCORES_FILE not in scores:
+                with self.timed(SCORES_FILE):
+                    # of the model on disk, which is the one that is released
+                    trusted = settings.checkpoint.trust_remote_code
+                    written = Checkpoint(self.place.file("model"), trust_remote_code=trusted)
+                    scores[SCORES_FILE] = self._save(
+                        SCORES_FILE,
+                        checkpoint_scores(
+                            written, reference, reference=settings.checkpoint, device=device, progress=self.progress
+                        ),
+                    )
+            plans = {
+                file: settings.plan(policy, bits, with_text=policy.reads_text, progress=self.progress)
+                for file, (policy, bits) in missing.items()
+            }
+            if missing:
+                swapped = SwappedModel.load(settings.checkpoint, device=device)
+                trial = PlanTrial(swapped, settings.corpus, reference, device)
+            for file, (policy, bits) in missing.items():
+                with self.timed(file):
+                    scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))
+        return scores
+
+    def sweep(self, scores: Mapping[str, Scores]) -> None:
+        """Writes the sweep of the policy over all bits, one of which is that of the written model."""
+        settings = self.place.settings
+        if not settings.widths:
+            return
+        by_bits = {bits: scores[file] for file, bits in settings.bits_files.items()}
+        by_bits[settings.bits] = scores[SCORES_FILE]
+        notes = tuple(dict.fromkeys(note for measured in by_bits.values() for note in measured.notes))
+        by_bits = dict(sorted(by_bits.items()))
+        sizes = {bits: measured.quantized.size_bytes for bits, measured in by_bits.items()}
+        if self.place.has_sweep(sizes):
+            self.finished("sweep.json", None)
+            return
+        fingerprint = settings.checkpoint.fingerprint
+        with self.timed("sweep.json"):
+            Sweep(
+                model=settings.checkpoint.target,
+                fingerprint=fingerprint,
+                policy=settings.policy.name,
+                settings=settings.settings,
+                measure=MEASURES[0],
+                frames={bits: measured.frame(UNIT) for bits, measured in by_bits.items()},
+                sizes=sizes,
+                threshold=THRESHOLDS[UNIT],
+                max_kappa=float(audited_kappa(self.place.file("audit.json"), fingerprint).max()),
+                notes=notes,
+            ).save(self.place.file("sweep.json"))
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Reports how long the body of a `with` statement took, if it did not fail."""
+        start = time.perf_counter()
+        yield
+        self.finished(what, time.perf_counter() - start)
+
+    def _try(self, trial: PlanTrial, plan: Plan, name: str) -> Scores:
+        """Returns the scores of a plan that is never written, with the notes on the plan."""
+        result = trial.run(plan, name=name, progress=self.progress)
+        fallbacks = [f"{layer.name}: {note}" for layer in result.plan.results for note in layer.notes]
+        more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
+        return replace(result.scores, notes=tuple(dict.fromkeys([*result.scores.notes, *plan.notes, *more])))
+
+    def _save(self, file: str, scores: Scores) -> Scores:
+        self.place.drop(file, *MADE_OF_SCORES)
+        self.place.file(file).parent.mkdir(exist_ok=True)
+        scores.save(self.place.file(file))
+        return scores

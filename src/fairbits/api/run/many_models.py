@@ -9,16 +9,15 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from fairbits.api.fit import existing_directory
 from fairbits.api.report import RUN_FILE
-from fairbits.api.run import FinishedRun, run
-from fairbits.api.run.preparation import EMBEDDED
-from fairbits.api.run.run_directory import recorded_device
-from fairbits.api.run.stages import Finished
-from fairbits.api.trial_tasks import device_of_tasks, resources_of
+from fairbits.api.run import Finished, FinishedRun, run
+from fairbits.api.run.run_settings import EMBEDDED, recorded_device
+from fairbits.api.trial_tasks import task_device, task_resources
 from fairbits.core.errors import FairbitsError, InputError
 from fairbits.core.files import temporary_name
-from fairbits.core.pool import Cluster, Pool, open_pool
 from fairbits.core.progress import Progress, within
+from fairbits.core.task_pool import Cluster, TaskPool, open_pool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
 from fairbits.text.corpus import Corpus
@@ -88,15 +87,15 @@ def run_many(
     finished: Finished | None = None,
     **options: Any,
 ) -> FinishedRuns:
-    """Returns the runs of several models, each in a directory of its own within `out`; one model is run in `out`.
+    """Returns the runs of several models, each in its directory within `out`; one model is run in `out`.
 
     `options` are those of `run`, the same for all. A run that fails does not stop the others. The same call continues
     runs that were interrupted. On a Ray cluster, each model is a task. Then `out` must be in a directory that all
     machines share, because the quantized models are written there; a model must be at the same path on all of them.
     """
     directory = Path(out) if ray is None else Path(os.path.abspath(out))
-    opened = [each if isinstance(each, Checkpoint) or each is None else Checkpoint(each) for each in models]
-    places = directories_of([None if each is None else each.target for each in opened], directory)
+    opened = [Checkpoint(model) if isinstance(model, str | Path) else model for model in models]
+    places = run_directories([None if model is None else model.target for model in opened], directory)
     if ray is not None:
         options |= _text_to_send(options.get("text"), options.get("languages"))
     runs: dict[str, FinishedRun] = {}
@@ -107,7 +106,8 @@ def run_many(
             for (name, place), model in zip(places.items(), opened, strict=True)
         }
         needs = {
-            name: resources_of([each.model or Checkpoint(EMBEDDED)], each.device, pool) for name, each in tasks.items()
+            name: task_resources([task.model or Checkpoint(EMBEDDED)], task.device, pool)
+            for name, task in tasks.items()
         }
         with _shared(directory, pool) as mark:
             # a function that prints does not travel; a cluster shows its tasks in its own way
@@ -123,15 +123,15 @@ def run_many(
     return FinishedRuns({name: runs[name] for name in places if name in runs}, failed)
 
 
-def directories_of(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
-    """Returns the directory of each run by its name, which is that of the model.
+def run_directories(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
+    """Returns the directory of each run by its name, which is the name of the model.
 
-    >>> directories_of(["org/a", "org/b"], Path("runs"))
+    >>> run_directories(["org/a", "org/b"], Path("runs"))
     {'org-a': PosixPath('runs/org-a'), 'org-b': PosixPath('runs/org-b')}
     """
     if not targets:
         raise InputError("models is empty; give at least one")
-    names = [DEMO_NAME if each is None else _name(each) for each in targets]
+    names = [DEMO_NAME if target is None else _name(target) for target in targets]
     if len(names) == 1:
         return {names[0]: out}
     if (out / RUN_FILE).exists():
@@ -149,8 +149,8 @@ def directories_of(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
 def _name(target: str) -> str:
     """Returns the name of the directory for a model: the last part of its path, or its id on the Hub."""
     path = os.path.abspath(os.path.expanduser(target))
-    own = os.path.basename(path).removesuffix(".gguf") if os.path.exists(path) else target
-    return re.sub(r"[^\w.+-]+", "-", own).strip("-.") or "model"
+    name = os.path.basename(path).removesuffix(".gguf") if os.path.exists(path) else target
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "model"
 
 
 def _text_to_send(text: str | Path | Corpus | None, languages: Any) -> dict[str, Any]:
@@ -164,21 +164,21 @@ def _within(finished: Finished | None, name: str) -> Finished | None:
     return None if finished is None else lambda what, seconds: finished(f"{name}: {what}", seconds)
 
 
-def _device(device: str, place: Path, pool: Pool) -> str:
+def _device(device: str, place: Path, pool: TaskPool) -> str:
     """Returns the device of a run; on a cluster, that of the run which the directory has, unless one is requested."""
     if pool.cluster is None:
         return device
     earlier = recorded_device(place) if device == AUTO else None
-    return device_of_tasks(device, pool) if earlier is None else earlier.partition(":")[0]
+    return task_device(device, pool) if earlier is None else earlier.partition(":")[0]
 
 
 @contextmanager
-def _shared(directory: Path, pool: Pool) -> Iterator[Path | None]:
+def _shared(directory: Path, pool: TaskPool) -> Iterator[Path | None]:
     """Yields a file in the directory by which the machines of a cluster recognize it; None without a cluster."""
     if pool.cluster is None:
         yield None
         return
-    place = next(each for each in (directory, *directory.parents) if each.is_dir())
+    place = existing_directory(directory)
     mark = temporary_name(place / "shared")  # as files are called that the next run in the directory removes
     try:
         mark.touch()

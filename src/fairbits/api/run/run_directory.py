@@ -1,11 +1,7 @@
-"""The directory of a run: which of its files are finished, and which must be made again.
-
-Opens the directory of a run: a new one, or one that the same run has started; never for two runs at once.
-"""
+"""The directory of a run: which of its files are finished, and which must be made again; never for two runs at once."""
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -13,12 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fairbits.api.quantize import check_quantize, draft_plan
+from fairbits.api.quantize import draft_plan
 from fairbits.api.report import RUN_FILE, SCORES_FILE
-from fairbits.api.run.run_plans import digest_without_search
-from fairbits.api.run.run_settings import Job, measured_files
+from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import method_of
+from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import TEMPORARY, clear_temporary, write_files
 from fairbits.core.locks import LOCK, check_free, lock_directory
@@ -27,14 +22,16 @@ from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.writer import PLAN, clear_remains, draft_directory, draft_lock
-from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.policies import decide
 from fairbits.reports.figures import curves
 from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
+LONGEST = 40
+"""Characters of a setting that an error shows."""
+IRRELEVANT = ("model", "notes", "schema", "versions", "written")
+"""Keys of run.json that may differ between two runs with the same result."""
 
 
 @contextmanager
@@ -53,10 +50,10 @@ def can_continue(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class RunDirectory:
-    """The files of a job. A file is sound if it is complete and belongs to this job; others are made again."""
+    """The files of a run. A file is sound if it is complete and belongs to this run; others are made again."""
 
     path: Path
-    job: Job
+    settings: RunSettings
 
     def file(self, name: str) -> Path:
         """Returns the path of a file."""
@@ -74,10 +71,10 @@ class RunDirectory:
     def has_audit(self) -> bool:
         """Returns whether there is a sound audit; a damaged one is removed."""
         file = self.file("audit.json")
-        if self._is_sound("audit.json", lambda: _check_audit(file, self.job.checkpoint.fingerprint)):
+        if self._is_sound("audit.json", lambda: _check_audit(file, self.settings.checkpoint.fingerprint)):
             return True
-        for each in (file, file.with_suffix(".safetensors")):
-            each.unlink(missing_ok=True)
+        for part in (file, file.with_suffix(".safetensors")):
+            part.unlink(missing_ok=True)
         return False
 
     def draft_plan(self) -> Plan | None:
@@ -132,7 +129,7 @@ class RunDirectory:
         return True
 
     def _check_plan(self, plan: Plan) -> Plan:
-        if (plan.fingerprint, plan.policy) != (self.job.checkpoint.fingerprint, self.job.policy.policy):
+        if (plan.fingerprint, plan.policy) != (self.settings.checkpoint.fingerprint, self.settings.policy.policy):
             raise InputError("it is the plan of another run")
         return plan
 
@@ -140,38 +137,38 @@ class RunDirectory:
         """Raises unless the model is complete and was written by this run."""
         directory = self.file("model")
         plan = self._check_plan(Plan.load(directory / "plan.json"))
-        found, written = self._written_model(), self._read_record().written
-        if found.size_bytes != plan.size_bytes:
-            raise InputError(f"its tensors have {found.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
+        model, written = self._written_model(), self._read_record().written
+        if model.size_bytes != plan.size_bytes:
+            raise InputError(f"its tensors have {model.size_bytes:,} bytes, but {plan.size_bytes:,} were written")
         if written is None:  # the run was killed right after writing it
-            self._record(written=found.fingerprint)
-        elif written != found.fingerprint:
+            self._record(written=model.fingerprint)
+        elif written != model.fingerprint:
             raise InputError("its weights or its config.json have changed since it was written")
 
     def _written_model(self) -> Identity:
-        trusted = self.job.checkpoint.trust_remote_code
+        trusted = self.settings.checkpoint.trust_remote_code
         return Identity.of(Checkpoint(self.file("model"), trust_remote_code=trusted))
 
     def _check_scores(self, name: str) -> None:
         """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
-        found, job = Scores.load(self.file(name)), self.job
-        if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
+        scores, settings = Scores.load(self.file(name)), self.settings
+        if (scores.question, scores.reference.fingerprint) != (settings.setting, settings.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
             expected, right = self._read_record().written, True
         else:
-            variant, bits = measured_files(job)[name]
-            expected, right = digest_without_search(job, variant, bits=bits), method_of(found) == (variant.name, bits)
-        if not right or expected not in (None, found.quantized.fingerprint):
-            raise InputError(f"it has the scores of {found.quantized.target}, not of what it is for")
+            policy, bits = settings.measured_files[name]
+            expected, right = settings.plan_digest(policy, bits), trial_method(scores) == (policy.name, bits)
+        if not right or expected not in (None, scores.quantized.fingerprint):
+            raise InputError(f"it has the scores of {scores.quantized.target}, not of what it is for")
 
     def _check_sweep(self, sizes: Mapping[int, int]) -> None:
         """Raises unless the report can show the sweep, and it belongs to this run."""
-        data, languages = SWEEP.read(self.file("sweep.json")), list(self.job.corpus.evaluation)
+        data, languages = SWEEP.read(self.file("sweep.json")), list(self.settings.corpus.evaluation)
         shown = curves(data, languages)
-        found = data.fingerprint, *(shown[name] for name in ("policy", "languages", "bits", "sizes"))
-        job = self.job
-        if found != (job.checkpoint.fingerprint, job.policy.name, languages, [*sizes], [*sizes.values()]):
+        settings, names = self.settings, ("policy", "languages", "bits", "sizes")
+        expected = settings.checkpoint.fingerprint, settings.policy.name, languages, [*sizes], [*sizes.values()]
+        if (data.fingerprint, *(shown[name] for name in names)) != expected:
             raise InputError("it is the sweep of another run")
 
     def _set_aside(self, name: str) -> None:
@@ -179,7 +176,7 @@ class RunDirectory:
         if not self.file(name).exists():
             return
         names = (f"{name}.damaged" + (f"-{i}" if i > 1 else "") for i in count(1))
-        free = next(each for each in names if not os.path.lexists(self.file(each)))
+        free = next(name for name in names if not os.path.lexists(self.file(name)))
         self.file(name).rename(self.file(free))
         self.note(f"the {name} that was found there is now {free}")
 
@@ -199,21 +196,15 @@ def run_bytes(record: RunFile) -> bytes:
 def _check_audit(file: Path, fingerprint: str) -> None:
     """Raises unless an audit is complete, with its arrays, and belongs to this model."""
     audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
-    found = digest(arrays) if arrays.is_file() else None
-    if (audit.arrays.sha256, audit.model.fingerprint) != (found, fingerprint):
+    stored = digest(arrays) if arrays.is_file() else None
+    if (audit.arrays.sha256, audit.model.fingerprint) != (stored, fingerprint):
         raise InputError("it has changed since it was written")
 
 
-LONGEST = 40
-"""Characters of a setting that an error shows."""
-IRRELEVANT = ("model", "notes", "schema", "versions", "written")
-"""Keys of run.json that may differ between two runs with the same result."""
-
-
 @contextmanager
-def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
-    """Yields the directory of a job, a new one or one that the same job has started; it is locked meanwhile."""
-    path, data = Path(out), job.record()
+def open_directory(out: str | Path, settings: RunSettings) -> Iterator[RunDirectory]:
+    """Yields the directory of a run, a new one or one that the same run has started; it is locked until the end."""
+    path, data = Path(out), settings.record()
     with ExitStack() as stack:
         try:
             _has_run(path, data)  # before a lock file is left in a directory of someone else
@@ -226,23 +217,17 @@ def open_directory(out: str | Path, job: Job) -> Iterator[RunDirectory]:
             raise InputError(f"{reason}; give another directory with --out") from None
         if not started:
             write_files({path / RUN_FILE: run_bytes(data)})
-        place = RunDirectory(path, job)
+        place = RunDirectory(path, settings)
         for note in filter(None, (unlocked, _version_note(RUN.read(path / RUN_FILE).versions, data.versions))):
             place.note(note)
         yield place
 
 
-def recorded_device(out: str | Path) -> str | None:
-    """Returns the device of the run that a directory has; None if it has none."""
-    file = Path(out) / RUN_FILE
-    return RUN.read(file).settings.get("device") if file.is_file() else None
-
-
 def _has_run(path: Path, data: RunFile) -> bool:
-    """Returns whether a directory has a run of this job; raises if it has anything else."""
+    """Returns whether a directory has this run; raises if it has anything else."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a directory; give a new one with --out")
-    names = {each.name for each in path.iterdir()} if path.is_dir() else set()
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if RUN_FILE in names:
         _check_same(path, RUN.read(path / RUN_FILE), data)
     elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
@@ -256,35 +241,17 @@ def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | No
     >>> _version_note({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
     'continued with torch 2.14.0 (started with 2.13.0)'
     """
-    other = [
+    changed = [
         f"{name} {version} (started with {before[name]:.40})"
         for name, version in now.items()
         if name in before and before[name] != version
     ]
-    return f"continued with {', '.join(other)}" if other else None
+    return f"continued with {', '.join(changed)}" if changed else None
 
 
-def check_out(out: str | Path, job: Job) -> None:
-    """Raises if the quantized model cannot be written or has no room, unless it is already there."""
-    target = Path(out) / "model"
-    shape: dict[str, Any] = {"bits": job.bits, "group": job.group, "embeddings": job.embeddings}
-    if target.is_symlink():
-        raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
-    if target.exists():
-        return
-    check_quantize(job.checkpoint, target, resume=True, device=job.device, **shape)
-    there = next(each for each in target.absolute().parents if each.is_dir())
-    needed, free = decide("rtn", Evidence(job.checkpoint), **shape).size_bytes, shutil.disk_usage(there).free
-    if needed > free:
-        raise InputError(
-            f"{there} has {free:,} bytes free, but the quantized model needs {needed:,}; free some space, "
-            "or give another directory with --out"
-        )
-
-
-def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
+def _check_same(path: Path, before: RunFile, now: RunFile) -> None:
     """Raises if a directory has another run; the error names the differences."""
-    differing = list(_differences(*(json.loads(run_bytes(each)) for each in (found, now))))
+    differing = list(_differences(*(json.loads(run_bytes(record)) for record in (before, now))))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(
@@ -293,21 +260,21 @@ def _check_same(path: Path, found: RunFile, now: RunFile) -> None:
         )
 
 
-def _differences(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
     """Yields the differences in words."""
     for key in asked:
-        before, now = found.get(key), asked[key]
+        before, now = recorded.get(key), asked[key]
         if key in IRRELEVANT or before == now:
             continue
         if key == "fingerprint":
-            yield f"model {found.get('model')} there, {asked['model']} now"
+            yield f"model {recorded.get('model')} there, {asked['model']} now"
         elif key == "hashes":
             yield "other text"
         elif isinstance(now, dict) and isinstance(before, dict):
             yield from (
-                f"{name} {_short_text(before.get(name))} there, {_short_text(each)} now"
-                for name, each in now.items()
-                if before.get(name) != each
+                f"{name} {_short_text(before.get(name))} there, {_short_text(value)} now"
+                for name, value in now.items()
+                if before.get(name) != value
             )
         else:
             yield f"{key} {_short_text(before)} there, {_short_text(now)} now"
@@ -320,5 +287,5 @@ def _short_text(value: Any) -> str:
     ('3,8', 'rtn', 'none')
     """
     listed = value if isinstance(value, list) else [value]
-    text = ",".join(str(each["name"]) if isinstance(each, dict) else str(each) for each in listed) or "none"
+    text = ",".join(str(entry["name"]) if isinstance(entry, dict) else str(entry) for entry in listed) or "none"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

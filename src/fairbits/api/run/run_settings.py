@@ -1,8 +1,10 @@
-"""Job: everything that determines the result of a run, checked before anything that takes time."""
+"""RunSettings: everything that determines the result of a run, checked before anything that takes time."""
 
+import gc
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -10,37 +12,65 @@ from typing import Any
 
 import torch
 
+from fairbits.api.dry_run import ResourceEstimate, estimate_workload, planning_stages, stand_in_plan
+from fairbits.api.fit import Workload, smaller_requests
 from fairbits.api.make_plan import check_variants
+from fairbits.api.make_plan import plan as make_plan
+from fairbits.api.memory_needed import Held, Stage, TextSize, WorkCounter
+from fairbits.api.quantize import check_quantize
+from fairbits.api.report import RUN_FILE
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import sequence as listed
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.progress import Progress
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.setting import EvaluationSetting
 from fairbits.forward.tokenize import tokenize_corpus
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import resolve_device
+from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.scales.scheme import Group, Scheme, within_rows
+from fairbits.quantization.evidence import Evidence
+from fairbits.quantization.plan import Calibration, Plan
+from fairbits.quantization.policies import DEFAULT, decide, find_policy
 from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.content import THREADS
-from fairbits.reports.sources import Baseline, RunFile
+from fairbits.reports.sources import RUN, Baseline, RunFile
 from fairbits.text.corpus import Corpus
-from fairbits.text.reading import DECLARATION
+from fairbits.text.reading import DECLARATION, HELP
 from fairbits.text.text_request import TextRequest
 
-USUAL_POLICY = "gptq:mix=english"
-"""How models are usually quantized."""
-PLAIN = "rtn"
+EMBEDDED = "embedded:tiny"
+USUAL_POLICY, PLAIN = "gptq:mix=english", "rtn"
+"""How models are usually quantized, and the simplest way."""
 LONGEST_NAME = 80
+REPORT_SECONDS = 2.0
+"""About what the intervals and the pages of a report take, whatever the model."""
 PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
+@dataclass(frozen=True)
+class Amounts:
+    """How much a run does by default: tokens per language, and the bit widths that it also measures."""
+
+    tokens: int
+    evaluation_tokens: int
+    widths: tuple[int, ...]
+
+
+DEMO_AMOUNTS = Amounts(512, 1536, (3, 8))
+"""For the embedded model: enough to decide, and about three minutes on two cores."""
+USUAL_AMOUNTS = Amounts(4096, 8192, (2, 3, 6, 8))
+"""For a given model."""
+
+
 @dataclass(frozen=True, eq=False)
-class Job:
-    """A model, its text, and how it is quantized and measured; `widths` are those other than `bits`, ascending."""
+class RunSettings:
+    """A model, its text, and how it is quantized and measured; `widths` are bit widths other than `bits`, ascending."""
 
     checkpoint: Checkpoint
     corpus: Corpus
@@ -57,7 +87,7 @@ class Job:
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the audit: round to nearest with the same width and group."""
+        """The scheme of the audit: round to nearest with the same bits and group."""
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
@@ -84,6 +114,22 @@ class Job:
             "tokenizer": self.checkpoint.tokenizer_hash,
         }
 
+    @property
+    def baseline_files(self) -> dict[str, Variant]:
+        """The baselines by the file of their scores."""
+        return {f"baselines/{file_name(baseline.name)}.json": baseline for baseline in self.baselines}
+
+    @property
+    def bits_files(self) -> dict[str, int]:
+        """The other bit widths by the file of their scores."""
+        return {f"widths/{bits}.json": bits for bits in self.widths}
+
+    @property
+    def measured_files(self) -> dict[str, tuple[Variant, int]]:
+        """What is measured but not written, with its bits, by the file of its scores."""
+        baselines = {file: (baseline, self.bits) for file, baseline in self.baseline_files.items()}
+        return baselines | {file: (self.policy, bits) for file, bits in self.bits_files.items()}
+
     def record(self) -> RunFile:
         """Returns the content of run.json before anything is done."""
         return RunFile(
@@ -94,55 +140,107 @@ class Job:
             policy=self.policy.name,
             settings=self.settings,
             hashes={split: dict(hashes) for split, hashes in self.corpus.hashes.items()},
-            baselines=tuple(Baseline(each.name, file) for file, each in baseline_files(self).items()),
+            baselines=tuple(Baseline(baseline.name, file) for file, baseline in self.baseline_files.items()),
             notes=self.notes,
         )
 
+    def options(self, policy: Variant, bits: int) -> dict[str, Any]:
+        """Returns the options with which a policy decides."""
+        return {"group": self.group, "embeddings": self.embeddings, **policy.at(bits)}
 
-def job_of(
-    checkpoint: Checkpoint,
+    def plan(self, policy: Variant, bits: int, *, with_text: bool, progress: Progress | None) -> Plan:
+        """Returns the plan of a policy; one that needs no text can be given it, to report the error of languages."""
+        plan = make_plan(
+            self.checkpoint,
+            policy=policy.policy,
+            text=self.corpus if with_text else None,
+            device=self.device,
+            progress=progress,
+            **self.calibration.settings | self.options(policy, bits),
+        )
+        gc.collect()  # evidence refers to itself, and to the model if it was loaded
+        return plan
+
+    def plan_digest(self, policy: Variant, bits: int) -> str | None:
+        """Returns the digest of the plan that is measured; None if the policy needs weights or text to decide."""
+        text = Calibration.of(self.corpus, self.calibration) if policy.reads_text else None
+        evidence = Evidence(self.checkpoint, tuple(self.corpus.calibration) if policy.reads_text else ())
+        try:
+            return decide(policy.policy, evidence, calibration=text, **self.options(policy, bits)).digest
+        except InputError:  # it needs evidence that is not there; all else was checked when the settings were made
+            return None
+
+
+def prepare_run(
+    model: str | Path | Checkpoint | None = None,
     *,
-    policy: str,
-    baselines: Iterable[str] | None,
-    bits: int,
-    widths: Iterable[int],
-    group: Group,
-    embeddings: Embeddings,
-    languages: Iterable[str] | None,
-    text: str | Path | Corpus | None,
-    calibration: TextRequest,
-    evaluation: TextRequest,
-    device: str,
-) -> Job:
-    """Returns the job if all of it is possible; a width that the policy cannot have is left out, with a note."""
-    device = resolve_device(device)
+    out: str | Path,
+    policy: str = DEFAULT,
+    baselines: Iterable[str] | None = None,
+    bits: int = 4,
+    group: Group = 128,
+    embeddings: Embeddings = "keep",
+    languages: Iterable[str] | None = None,
+    text: str | Path | Corpus | None = None,
+    tokens: int | None = None,
+    evaluation_tokens: int | None = None,
+    sequence: int = 512,
+    seed: int = 0,
+    widths: Iterable[int] | None = None,
+    device: str = AUTO,
+    reading: bool = True,
+) -> RunSettings:
+    """Returns the settings of `fairbits.run` with these arguments, if all of it is possible.
+
+    Bits that the policy cannot have are left out, with a note. Without `reading` the model has no fingerprint, for
+    which all weights would be read.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
+    checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
+    amounts = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
+    if model is None and languages is None and text is None:
+        text = HELP
+    evaluated = amounts.evaluation_tokens if evaluation_tokens is None else evaluation_tokens
+    calibration = TextRequest("calibration", amounts.tokens if tokens is None else tokens, sequence, seed)
+    evaluation = TextRequest("evaluation", evaluated, sequence, seed)
+    device = resolve_device(device, earlier=recorded_device(out))
     whole("bits", bits, least=2, most=8)
-    other_widths = sorted({whole("a width", each, least=2, most=8) for each in listed("widths", widths)} - {bits})
-    own = variant(policy)
-    given = None if baselines is None else [variant(each) for each in dict.fromkeys(listed("baselines", baselines))]
-    if given is not None and own.name in {each.name for each in given}:
-        raise InputError(f"{own.name} is the policy, so it cannot be a baseline too; give others, or none")
+    requested = listed("widths", amounts.widths if widths is None else widths)
+    more_bits = sorted({whole("a width", width, least=2, most=8) for width in requested} - {bits})
+    chosen = variant(policy)
+    compared = None if baselines is None else [variant(name) for name in dict.fromkeys(listed("baselines", baselines))]
+    if compared is not None and chosen.name in {baseline.name for baseline in compared}:
+        raise InputError(f"{chosen.name} is the policy, so it cannot be a baseline too; give others, or none")
     corpus = corpus_for(checkpoint, languages=languages, text=text)
-    others = usual_baselines(own, corpus, enough_english=text not in (None, DECLARATION)) if given is None else given
+    if compared is None:
+        compared = usual_baselines(chosen, corpus, enough_english=text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
-    check_variants(checkpoint, corpus, [own, *others], widths=[bits], common=common)
-    kept, notes = _possible_widths(checkpoint, corpus, own, widths=other_widths, common=common)
-    job = Job(
+    check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
+    kept: list[int] = []
+    notes = [PER_TENSOR] if group == "tensor" else []
+    for width in reversed(more_bits):
+        try:
+            check_variants(checkpoint, corpus, [chosen], widths=[width], common=common)
+            kept.insert(0, width)
+        except InputError as problem:
+            notes.insert(0, f"not measured: {problem}")
+    settings = RunSettings(
         checkpoint=checkpoint,
         corpus=corpus,
-        policy=own,
-        baselines=tuple(others),
+        policy=chosen,
+        baselines=tuple(compared),
         bits=bits,
-        widths=kept,
+        widths=tuple(kept),
         calibration=calibration,
         evaluation=evaluation,
         device=device,
-        notes=(*notes, *([PER_TENSOR] if group == "tensor" else [])),
+        notes=tuple(notes),
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
     for request, least in ((calibration, LEAST_DOCUMENTS), (evaluation, 1)):
         tokenize_corpus(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
-    return job
+    _check_out(out, settings)
+    return settings
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
@@ -152,24 +250,7 @@ def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) ->
     has few tokens: calibrated on so little text, GPTQ looks worse than it is.
     """
     usual = [*([USUAL_POLICY] if ENGLISH in corpus.calibration else []), PLAIN]
-    ordered = usual if enough_english else usual[::-1]
-    return [variant(each) for each in ordered if each != policy.name]
-
-
-def baseline_files(job: Job) -> dict[str, Variant]:
-    """Returns the baselines by the file of their scores."""
-    return {f"baselines/{file_name(each.name)}.json": each for each in job.baselines}
-
-
-def measured_files(job: Job) -> dict[str, tuple[Variant, int]]:
-    """Returns the variants that are measured but not written, with their widths, by the file of their scores."""
-    baselines = {file: (each, job.bits) for file, each in baseline_files(job).items()}
-    return baselines | {file: (job.policy, width) for file, width in width_files(job).items()}
-
-
-def width_files(job: Job) -> dict[str, int]:
-    """Returns the other widths by the file of their scores."""
-    return {f"widths/{width}.json": width for width in job.widths}
+    return [variant(name) for name in (usual if enough_english else usual[::-1]) if name != policy.name]
 
 
 def file_name(name: str) -> str:
@@ -182,15 +263,110 @@ def file_name(name: str) -> str:
     return plain if len(plain) <= LONGEST_NAME else f"{plain[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _possible_widths(
-    checkpoint: Checkpoint, corpus: Corpus, policy: Variant, *, widths: Iterable[int], common: dict[str, Any]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Returns the widths that a policy can have, and a note on each of the others."""
-    kept, notes = [], []
-    for width in widths:
-        try:
-            check_variants(checkpoint, corpus, [policy], widths=[width], common=common)
-            kept.append(width)
-        except InputError as problem:
-            notes.append(f"not measured: {problem}")
-    return tuple(kept), tuple(notes)
+def recorded_device(out: str | Path) -> str | None:
+    """Returns the device of the run that a directory has; None if it has none."""
+    file = Path(out) / RUN_FILE
+    return RUN.read(file).settings.get("device") if file.is_file() else None
+
+
+def _check_out(out: str | Path, settings: RunSettings) -> None:
+    """Raises if the quantized model cannot be written or has no room, unless it is already there."""
+    target = Path(out) / "model"
+    shape: dict[str, Any] = {
+        "bits": settings.bits,
+        "group": settings.group,
+        "embeddings": settings.embeddings,
+    }
+    if target.is_symlink():
+        raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
+    if target.exists():
+        return
+    check_quantize(settings.checkpoint, target, resume=True, device=settings.device, **shape)
+    there = next(parent for parent in target.absolute().parents if parent.is_dir())
+    needed, free = decide("rtn", Evidence(settings.checkpoint), **shape).size_bytes, shutil.disk_usage(there).free
+    if needed > free:
+        raise InputError(
+            f"{there} has {free:,} bytes free, but the quantized model needs {needed:,}; free some space, "
+            "or give another directory with --out"
+        )
+
+
+def estimate_run(
+    model: str | Path | Checkpoint | None = None, *, out: str | Path = "fairbits-run", **arguments: Any
+) -> ResourceEstimate:
+    """Returns what `fairbits.run` with the same arguments takes on this machine; no file is written.
+
+    What an earlier run has already finished in `out` counts as if it had to be done.
+    """
+    settings = prepare_run(model, out=out, reading=False, **arguments)
+    text = tokenize_corpus(settings.checkpoint, settings.corpus, request=settings.evaluation, least=1)
+    workload = Workload(settings, _stages, _smaller_runs)
+    return estimate_workload(settings.checkpoint, workload, text, device=settings.device, out=out)
+
+
+def run_workload(settings: RunSettings, out: str | Path) -> Workload[RunSettings]:
+    """Returns a run; what one that was started before has written already takes no more disk."""
+    started = (Path(out) / RUN_FILE).is_file()
+
+    def stages(some: RunSettings) -> Iterator[Stage]:
+        for stage in _stages(some):
+            yield replace(stage, held=replace(stage.held, written=0)) if started else stage
+
+    return Workload(settings, stages, _smaller_runs)
+
+
+def _stages(settings: RunSettings) -> Iterator[Stage]:
+    """Yields the stages of a run, in the order in which they run."""
+    counter, texts = WorkCounter(settings.checkpoint, settings.device), dict[Any, TokenizedText]()
+
+    def text(request: TextRequest, languages: Iterable[str]) -> TokenizedText:
+        key = request, tuple(languages)
+        if key not in texts:
+            corpus = settings.corpus.restrict(languages)
+            texts[key] = tokenize_corpus(settings.checkpoint, corpus, request=request, least=1)
+        return texts[key]
+
+    def quantization(policy: Variant, bits: int, *, name: str, written: bool) -> Iterator[Stage]:
+        plan, requests = stand_in_plan(
+            settings.checkpoint,
+            settings.corpus if written or policy.reads_text else None,
+            policy.policy,
+            settings.options(policy, bits),
+            request=settings.calibration,
+            device=settings.device,
+        )
+        words = None if plan.calibration is None else text(plan.calibration.request, plan.languages)
+        yield from planning_stages(counter, plan, requests, words, name=f"plan of {name}")
+        yield from counter.execution(plan, words, name=name, written=written)
+
+    evaluated = TextSize.of(text(settings.evaluation, settings.corpus.evaluation))
+    yield counter.fingerprint()
+    yield counter.audit(TextSize.of(text(settings.calibration, settings.corpus.calibration)))
+    yield from quantization(settings.policy, settings.bits, name=f"quantize: {settings.policy.name}", written=True)
+    yield counter.evaluation(evaluated, name="evaluate the reference model", reference=True)
+    yield counter.evaluation(evaluated, name="evaluate the quantized model")
+    for policy, bits in settings.measured_files.values():
+        name = f"{policy.name}, {bits} bits"
+        loaded = counter.on_device(4.0 * counter.model.weights)  # the model stays in memory
+        for stage in quantization(policy, bits, name=name, written=False):
+            held = replace(stage.held, gpu=stage.held.gpu + loaded.gpu, ram=stage.held.ram + loaded.ram)
+            yield replace(stage, held=held)
+        yield counter.evaluation(evaluated, name=f"evaluate {name}", loaded=True)
+    yield Stage("report", {"seconds": REPORT_SECONDS}, Held())
+
+
+def _smaller_runs(settings: RunSettings) -> Iterator[list[tuple[str, RunSettings]]]:
+    """Yields kinds of smaller runs: learning in blocks, less text, shorter windows."""
+    policy = settings.policy
+    if "model_steps" in find_policy(policy.policy).options and policy.options.get("model_steps") != 0:
+        parts = [part for part in policy.name.split(":") if not part.startswith("model_steps=")]
+        in_blocks = variant(":".join([*parts, "model_steps=0"]))
+        yield [(f"--policy {in_blocks.name}", replace(settings, policy=in_blocks))]
+    fewer, shorter = smaller_requests(settings.calibration)
+    yield [(name, replace(settings, calibration=request)) for name, request in fewer]
+    fewer_evaluated, _ = smaller_requests(settings.evaluation, "--evaluation-tokens")
+    yield [(name, replace(settings, evaluation=request)) for name, request in fewer_evaluated]
+    yield [
+        (name, replace(settings, calibration=text, evaluation=replace(settings.evaluation, sequence=text.sequence)))
+        for name, text in shorter
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster, ThisProcess
+from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus
 from fairbits_research.experiments import experiment_tasks as module
 from fairbits_research.experiments.experiment_tasks import ExperimentWork, finished_before, run_experiments
@@ -40,7 +40,7 @@ def test_the_laboratory_is_kept_between_experiments(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "run_experiment", lambda name, lab, **_: used.append((name, lab)) or stored)
     work = ExperimentWork(SETTING)
     for name in ("bounds", "outliers"):
-        run_experiments([name], work, pool=ThisProcess(), on_result=lambda name, _: found.append(name))
+        run_experiments([name], work, pool=TaskPool(), on_result=lambda name, _: found.append(name))
     assert found == ["bounds", "outliers"]
     assert used[0][1] is used[1][1]
 
@@ -50,13 +50,13 @@ def test_text_of_a_path_travels(tmp_path: Path) -> None:
         (tmp_path / f"{code}.txt").write_text("\n".join(f"{code} sentence number {i}." for i in range(40)))
     sent: list[ExperimentWork] = []
 
-    class Lent(ThisProcess):
-        cluster = Cluster()
-
+    class Lent(TaskPool):
         def run(self, _, work, **__) -> None:
             sent.append(work)
 
-    run_experiments(["bounds"], ExperimentWork({**SETTING, "text": str(tmp_path)}), pool=Lent(), on_result=print)
+    run_experiments(
+        ["bounds"], ExperimentWork({**SETTING, "text": str(tmp_path)}), pool=Lent(Cluster()), on_result=print
+    )
     assert isinstance(sent[0].setting["text"], Corpus)
-    run_experiments(["bounds"], ExperimentWork({**SETTING, "text": "help"}), pool=Lent(), on_result=print)
+    run_experiments(["bounds"], ExperimentWork({**SETTING, "text": "help"}), pool=Lent(Cluster()), on_result=print)
     assert sent[1].setting["text"] == "help"

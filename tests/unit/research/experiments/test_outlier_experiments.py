@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fairbits.comparison.critical_bits import Width
+from fairbits.comparison.critical_bits import CriticalBits
 from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
@@ -138,12 +138,12 @@ def test_ranking_and_no_gap() -> None:
 @pytest.mark.parametrize(
     ("width", "move", "answer"),
     [
-        (Width(5.5, 5.2, 5.8), (1.5, 2.5), YES),
-        (Width(5.5, 5.2, 5.8), (0.5, 2.5), OPEN),
-        (Width(5.5, 5.2, 5.8), (-0.1, 0.1), NO),
-        (Width(4.0, 3.8, 4.4), (1.5, 2.5), NO),
-        (Width(6.5, 6.2, 6.9), (1.5, 2.5), NO),
-        (Width(5.0, 3.0, 7.0), (1.5, 2.5), OPEN),
+        (CriticalBits(5.5, 5.2, 5.8), (1.5, 2.5), YES),
+        (CriticalBits(5.5, 5.2, 5.8), (0.5, 2.5), OPEN),
+        (CriticalBits(5.5, 5.2, 5.8), (-0.1, 0.1), NO),
+        (CriticalBits(4.0, 3.8, 4.4), (1.5, 2.5), NO),
+        (CriticalBits(6.5, 6.2, 6.9), (1.5, 2.5), NO),
+        (CriticalBits(5.0, 3.0, 7.0), (1.5, 2.5), OPEN),
     ],
 )
 def test_width_set_by_kappa(width, move, answer) -> None:

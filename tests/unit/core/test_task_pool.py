@@ -13,10 +13,8 @@ from importlib.util import find_spec
 import pytest
 
 from fairbits.core.errors import FairbitsError, InputError
-from fairbits.core.pool import Cluster, open_pool
 from fairbits.core.progress import Progress
-from fairbits.core.ray_worker import Board
-from fairbits.core.task import Resources
+from fairbits.core.task_pool import Cluster, Resources, _Board, open_pool
 
 HAS_RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: make test-ray")
@@ -154,13 +152,13 @@ def test_a_cluster_that_refuses_is_told_from_one_that_does_not_answer(monkeypatc
 
 
 def test_the_board_counts_attempts() -> None:
-    board = Board()
+    board = _Board()
     board.begin("a")
     board.write("a", "here", "rounding", 1, 4)
     board.begin("a")
-    ((host, stage, done, total, attempts, seconds),) = board.read().values()
-    assert (host, stage, done, total, attempts) == ("here", "rounding", 1, 4, 2)
-    assert 0 <= seconds < 10
+    (state,) = board.read().values()
+    assert (state.status, state.host, state.stage, state.done, state.attempts) == ("running", "here", "rounding", 1, 2)
+    assert 0 <= state.seconds < 10
 
 
 def test_states_travel() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from fairbits.api.run import many_models as module
 from fairbits.api.run import run
-from fairbits.api.run.many_models import RunTask, RunWork, directories_of, run_many
+from fairbits.api.run.many_models import RunTask, RunWork, run_directories, run_many
 from fairbits.cli.run_table import runs_data
 from fairbits.core.errors import InputError
-from fairbits.core.pool import Cluster, ThisProcess
+from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus
 
 OPTIONS = {"languages": ["eng", "heb"], "group": 16, "tokens": 64, "evaluation_tokens": 128, "sequence": 64}
@@ -64,7 +64,7 @@ def test_one_that_fails_does_not_stop_the_others(models, tmp_path) -> None:
 
 
 def test_one_model_is_run_in_the_directory_itself_and_its_error_is_raised(tmp_path) -> None:
-    assert directories_of(["embedded:tiny"], tmp_path) == {"embedded-tiny": tmp_path}
+    assert run_directories(["embedded:tiny"], tmp_path) == {"embedded-tiny": tmp_path}
     (tmp_path / "letter.txt").write_text("of someone else")
     with pytest.raises(InputError, match="is not empty and has no run in it"):
         run_many(["embedded:tiny"], out=tmp_path, **QUICK)
@@ -72,15 +72,15 @@ def test_one_model_is_run_in_the_directory_itself_and_its_error_is_raised(tmp_pa
 
 def test_directories_that_cannot_be(tmp_path) -> None:
     with pytest.raises(InputError, match="models is empty"):
-        directories_of([], tmp_path)
+        run_directories([], tmp_path)
     same = [tmp_path / each / "model" for each in "ab"]
     for each in same:
         each.mkdir(parents=True)
     with pytest.raises(InputError, match=r"a/model and .*b/model would both be written to .*model"):
-        directories_of(list(map(str, same)), tmp_path)
+        run_directories(list(map(str, same)), tmp_path)
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(InputError, match="has the run of one model"):
-        directories_of(["org/a", "org/b"], tmp_path)
+        run_directories(["org/a", "org/b"], tmp_path)
 
 
 def test_a_machine_that_does_not_see_the_directory_says_so(tmp_path) -> None:
@@ -94,15 +94,13 @@ def test_on_a_cluster_text_travels_and_the_device_is_that_of_the_cluster(tmp_pat
         (tmp_path / f"{code}.txt").write_text("\n".join(f"{code} sentence number {i}." for i in range(40)))
     sent: list[tuple[RunTask, RunWork, bool]] = []
 
-    class Lent(ThisProcess):
-        cluster, has_gpus = Cluster(), True
-
+    class Lent(TaskPool):
         def run(self, tasks, work, **_) -> None:
             sent.extend((pickle.loads(pickle.dumps(task)), work, work.mark.is_file()) for task in tasks.values())
 
     class Opened:
         def __enter__(self) -> Lent:
-            return Lent()
+            return Lent(Cluster(), has_gpus=True)
 
         def __exit__(self, *_: object) -> None:
             pass

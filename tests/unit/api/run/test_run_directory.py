@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fairbits.api.run import FinishedRun, run
-from fairbits.api.run.run_directory import recorded_device
+from fairbits.api.run.run_settings import recorded_device
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairbits.api import fit
 from fairbits.api import quantize as quantize_module
-from fairbits.api.dry_run import fit
-from fairbits.api.dry_run.fit import Workload, halves, overall, refuse_what_cannot_fit, shortages
-from fairbits.api.dry_run.running_out import within_memory
-from fairbits.api.dry_run.work import Held, Stage, Work
 from fairbits.api.evaluate import evaluate
+from fairbits.api.fit import Workload, existing_directory, halves, overall, shortages, within_memory
 from fairbits.api.make_plan import plan
+from fairbits.api.memory_needed import Held, Stage
 from fairbits.api.quantize import quantize
 from fairbits.api.run import run
 from fairbits.cli.command import explain
@@ -30,9 +29,15 @@ def workload(ram_per_token: float, tokens: int = 4096) -> Workload[int]:
     """Returns a job that holds RAM in proportion to its tokens."""
     return Workload(
         tokens,
-        lambda count: [Stage("rounding", Work(), Held(ram=ram_per_token * count))],
+        lambda count: [Stage("rounding", {}, Held(ram=ram_per_token * count))],
         lambda count: [[(f"--tokens {each}", each) for each in halves(count, least=256)]],
     )
+
+
+def refuse(job: Workload[int]) -> None:
+    """Raises if a job cannot fit."""
+    with within_memory(job, device="cpu"):
+        pass
 
 
 @pytest.fixture
@@ -52,40 +57,44 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 def test_the_largest_setting_that_fits_is_named(little: Callable[..., None]) -> None:
     little(ram=2 * GB)
-    refuse_what_cannot_fit(workload(GB / 4096), device="cpu", out=None)
+    refuse(workload(GB / 4096))
     message = r"rounding needs about 8.19 GB of RAM, and 2 GB are free; it fits with --tokens 512$"
     with pytest.raises(InputError, match=message):
-        refuse_what_cannot_fit(workload(GB / 512 * 1.024), device="cpu", out=None)
+        refuse(workload(GB / 512 * 1.024))
 
 
 def test_what_no_setting_lowers_is_said(little: Callable[..., None]) -> None:
     little(ram=GB // 1000)
     message = r"with less text it still needs 128 MB: use a machine with more memory"
     with pytest.raises(InputError, match=message):
-        refuse_what_cannot_fit(workload(GB / 2048 * 1.024), device="cpu", out=None)
+        refuse(workload(GB / 2048 * 1.024))
 
 
 def test_an_estimate_that_may_be_too_high_is_not_refused(little: Callable[..., None]) -> None:
     little(ram=int(0.9 * GB))
-    refuse_what_cannot_fit(workload(GB / 4096), device="cpu", out=None)
+    refuse(workload(GB / 4096))
     found = shortages(workload(GB / 4096).stages(), replace(ROOM, ram=int(0.9 * GB)))
     assert [each.certain for each in found] == [False]
 
 
 def test_disk_is_what_is_written_and_temporary_files() -> None:
-    stages = [Stage("a", Work(), Held(written=60 * GB)), Stage("b", Work(), Held(written=30 * GB, scratch=20 * GB))]
+    stages = [Stage("a", {}, Held(written=60 * GB)), Stage("b", {}, Held(written=30 * GB, scratch=20 * GB))]
     assert overall(stages) == Held(written=90 * GB, scratch=20 * GB)
     assert [each.needed for each in shortages(stages, ROOM)] == [110 * GB]
     assert shortages(stages, replace(ROOM, shared=False)) == ()
     assert shortages(stages, replace(ROOM, shared=False, scratch=GB))[0].what.endswith("(TMPDIR)")
 
 
+def test_a_directory_need_not_exist(tmp_path: Path) -> None:
+    assert existing_directory(tmp_path / "a" / "b") == tmp_path
+
+
 def test_unknown_memory_refuses_nothing(little: Callable[..., None]) -> None:
     little(ram=None)
-    refuse_what_cannot_fit(workload(GB), device="cpu", out=None)
+    refuse(workload(GB))
 
 
-def test_verbs_refuse_before_they_write(little: Callable[..., None], llama: Checkpoint, tmp_path: Path) -> None:
+def test_commands_refuse_before_they_write(little: Callable[..., None], llama: Checkpoint, tmp_path: Path) -> None:
     made = plan(llama, policy="gptq", **SMALL)
     quantize(llama, made, out=tmp_path / "w4")
     little(ram=1000)
