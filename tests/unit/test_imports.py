@@ -49,12 +49,11 @@ def test_verbs_that_only_read_files_do_not_wait_for_torch(verb) -> None:
     ("statement", "own", "others"),
     [
         ("import fairbits", 2, 10),
-        ("from fairbits.quantization.policies import POLICIES", 25, 90),
         ("import fairbits.cli", 65, 260),
         (HELP.format([]), 65, 400),  # rich reads Markdown
         (HELP.format(["quantize"]), 65, 600),  # typer takes pydantic to read options
     ],
-    ids=["fairbits", "policies", "command line", "help", "help of a verb"],
+    ids=["fairbits", "command line", "help", "help of a verb"],
 )
 def test_what_is_imported_at_once_is_little(statement, own, others) -> None:
     loaded = modules_after(statement) - modules_after("pass")

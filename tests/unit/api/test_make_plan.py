@@ -102,7 +102,7 @@ def test_kappa_comes_from_an_audit_in_memory(llama: Checkpoint, tiny: Checkpoint
     assert stages == []  # the weights are not read again
     assert found.digest == plan(llama, tau=(low + high) / 2, **told).digest
     assert {each.bits for each in found.quantized} == {4, 8}
-    with pytest.raises(InputError, match="the audit audits a model with other weights"):
+    with pytest.raises(InputError, match="the audit is of a model with other weights"):
         plan(tiny, audit=record, **told)
 
 

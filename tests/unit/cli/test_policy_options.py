@@ -157,7 +157,7 @@ def test_values_are_read_by_their_type(given, values) -> None:
     [
         ({"group": "row"}, "--group is 'row'; it must be a whole number or channel or tensor"),
         ({"mix": "loud"}, "--mix is 'loud'; it must be equal or english or minimax or weights such as eng=2,fra=1"),
-        ({"widths": "4-8"}, "--widths is '4-8'; it must be widths such as 4,3 or a range such as 2..8"),
+        ({"widths": "4-8"}, "--widths is '4-8'; it must be bit widths such as 4,3 or a range such as 2..8"),
     ],
 )
 def test_values_that_cannot_be_read_are_refused(given, message) -> None:

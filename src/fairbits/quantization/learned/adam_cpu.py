@@ -23,6 +23,8 @@ LARGEST_DIRECTION = (1 - BETAS[0]) / (1 - BETAS[1]) ** 0.5
 """The most that a weight moves in a step, in units of the rate: what Adam's moments allow after one large gradient."""
 CODES_PER_OCTAVE = 4
 """Resolution of second moments: 256 codes reach over 64 octaves, so that gradients within a row may differ widely."""
+POWERS = np.exp2(np.arange(256) / CODES_PER_OCTAVE).astype(np.float32)
+"""Second moments by their code, relative to the least of their row."""
 HEADROOM = 8
 """Octaves by which second moments may grow beyond the largest of their row in the first step."""
 LOG2 = (0.4417403, -0.26602988, 0.14631434, -0.04400469)
@@ -90,32 +92,15 @@ def _hashed(number):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True, fastmath={"contract", "nsz", "arcp"})
-def _move(  # type: ignore[no-untyped-def]
-    offsets,
-    gradient,
-    first,
-    second,
-    least,
-    powers,
-    seed,
-    per_octave,
-    rate,
-    size,
-    b1,
-    b2,
-    largest,
-    bound,
-    epsilon,
-    initial,
-    finite,
-):
+def _move(offsets, gradient, first, second, least, seed, rate, size, initial, finite):  # type: ignore[no-untyped-def]
     """Moves all rows; see `move`. Arrays of int16 hold bfloat16."""
     rows, columns = first.shape
     a, b, c, d = np.float32(LOG2[0]), np.float32(LOG2[1]), np.float32(LOG2[2]), np.float32(LOG2[3])
-    one = np.float32(1)
+    one, b1, b2, per_octave = np.float32(1), np.float32(BETAS[0]), np.float32(BETAS[1]), np.float32(CODES_PER_OCTAVE)
+    largest, bound = np.float32(LARGEST_DIRECTION), np.float32(MAX_OFFSET)
     for row in prange(rows):
         root = np.float32(2.0 ** (-0.5 * least[row]))
-        floor = np.float32(epsilon * 2.0 ** (-least[row]))
+        floor = np.float32(EPSILON**2 * 2.0 ** (-least[row]))
         m, v, o = np.empty(columns, np.float32), np.empty(columns, np.float32), np.empty(columns, np.float32)
         m_bits, v_bits, o_bits = m.view(np.int32), v.view(np.int32), o.view(np.int32)
         noise = np.empty(columns, np.uint32)
@@ -136,7 +121,7 @@ def _move(  # type: ignore[no-untyped-def]
             v[j] = (g * root) * (g * root) * (one - b2) + floor
         if not initial:
             for j in range(columns):
-                v[j] += b2 * powers[second[row, j]]
+                v[j] += b2 * POWERS[second[row, j]]
         for j in range(columns):
             t = np.float32(np.int32(v_bits[j] & MANTISSA)) * UNIT
             exponent = np.float32(np.int32(np.int32(v_bits[j] >> TWENTY_THREE) - BIAS))
@@ -162,19 +147,9 @@ def move(offsets: Tensor, gradient: Tensor, moments: AdamMoments, step: AdamStep
     """
     stored = offsets, gradient, moments.first
     halves = (tensor.detach().view(torch.int16).reshape(moments.first.shape).numpy() for tensor in stored)
-    powers = np.exp2(np.arange(256) / CODES_PER_OCTAVE).astype(np.float32)  # of 2, by code
-    single = (CODES_PER_OCTAVE, step.rate, step.correction, *BETAS, LARGEST_DIRECTION, MAX_OFFSET)
+    second, least = moments.second.numpy(), moments.least.numpy()[:, 0]
+    rate, size = np.float32(step.rate), np.float32(step.correction)
     finite = np.empty(len(moments.first), dtype=np.bool_)
     with LAUNCH:
-        _move(  # type: ignore[call-arg]
-            *halves,
-            moments.second.numpy(),
-            moments.least.numpy()[:, 0],
-            powers,
-            step.seed,
-            *map(np.float32, single),
-            EPSILON**2,
-            step.number == 1,
-            finite,
-        )
+        _move(*halves, second, least, step.seed, rate, size, step.number == 1, finite)  # type: ignore[call-arg]
     return torch.tensor(finite.all())

@@ -62,9 +62,6 @@ def language_weights(damage: Floats, start: Floats, objective: Objective) -> Flo
     "mean"    equal weights
     "worst"   ∝ dᵖ: the gradient of the power mean (Σ dᵖ⁺¹)^(1/(p+1)), which approximates the largest d
     "regret"  ∝ (d/d₀)ᵖ / d₀: the same for the share of the damage at the start that remains
-
-    >>> language_weights(np.array([1.0, 2.0]), np.array([1.0, 1.0]), "worst").round(3).tolist()
-    [0.059, 0.941]
     """
     floor = 1e-6 * max(float(damage.max()), 1e-12)
     d, first = np.maximum(damage, floor), np.maximum(start, floor)

@@ -73,11 +73,7 @@ def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None =
 
 
 def _takers(option: str) -> str:
-    """Returns which policies take an option, in brackets; nothing if none does.
-
-    >>> _takers("avg_bits"), _takers("objective")
-    (' (allocate, fair do)', ' (laaciq, allocate, protect, fair do)')
-    """
+    """Returns which policies take an option, in brackets; nothing if none does."""
     takers = [policy.name for policy in POLICIES.values() if option in policy.options]
     if len(takers) == len(POLICIES) - 1:
         return " (all others do)"

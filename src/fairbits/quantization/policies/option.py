@@ -61,12 +61,7 @@ class PolicyOption:
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
     def parse(self, text: str, name: str | None = None) -> Any:
-        """Returns the value that a text stands for; an error names the option `name`.
-
-        >>> group = PolicyOption("group", Option("…"), (int, Literal["channel", "tensor"]), "128", required=False)
-        >>> group.parse("64"), group.parse("channel")
-        (64, 'channel')
-        """
+        """Returns the value that a text stands for; an error names the option `name`."""
         words = {str(word): word for word in self.words}
         if text in words:
             return words[text]
@@ -108,11 +103,7 @@ def parse_bits(text: str, name: str) -> list[int]:
 
 
 def _text(default: Any) -> str:
-    """Returns a default as the user would write it; nothing for None.
-
-    >>> _text(128), _text(100.0), _text((3, 4)), _text(None)
-    ('128', '100', '3,4', '')
-    """
+    """Returns a default as the user would write it; nothing for None."""
     if isinstance(default, tuple):
         return ",".join(map(str, default))
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)

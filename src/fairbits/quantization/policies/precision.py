@@ -82,11 +82,7 @@ def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Ob
 
 
 def protected_bits(blocks: Sequence[int], *, n_blocks: int, bits: int) -> tuple[int, ...]:
-    """Returns HIGH bits for some blocks, `bits` for all others.
-
-    >>> protected_bits((0, 3), n_blocks=4, bits=4)
-    (8, 4, 4, 8)
-    """
+    """Returns HIGH bits for some blocks, `bits` for all others."""
     check_low(bits)
     return tuple(HIGH if block in blocks else bits for block in range(n_blocks))
 
@@ -98,11 +94,7 @@ def check_low(bits: int) -> None:
 
 
 def random_sets(n_blocks: int, k: int, *, count: int, seed: int) -> list[tuple[int, ...]]:
-    """Returns `count` different sets of k blocks, all there are if there are fewer.
-
-    >>> random_sets(4, 4, count=20, seed=0)
-    [(0, 1, 2, 3)]
-    """
+    """Returns `count` different sets of k blocks, all there are if there are fewer."""
     rng = np.random.default_rng(seed)
     wanted = min(count, comb(n_blocks, k))
     sets: dict[tuple[int, ...], None] = {}
