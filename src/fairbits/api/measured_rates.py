@@ -45,7 +45,7 @@ OPERATIONS = {False: 4e9, True: 2e13}
 """Operations of a sample in one block, by whether the device is a GPU: a fraction of a second."""
 LEAST_POSITIONS, MOST_POSITIONS = 256, 16384
 PATIENCE = 60.0
-"""Seconds of a first block with which whatever is slow at the start, such as compiling, does not count: one is enough."""
+"""Seconds of a first block above which one block is enough: a slow start, such as compiling, then hardly counts."""
 MEASURED_VOCABULARY = 2**15
 """Logits of a position that are measured, at most: more take as much longer."""
 CHUNK, WRITTEN = 4 * MIB, 64 * MIB

@@ -10,6 +10,7 @@ import fairbits
 from fairbits.api.report import named_methods, report, run_sources
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
+from fairbits.reports.content import content
 
 
 def copied(run: Path, to: Path) -> Path:
@@ -93,12 +94,12 @@ def test_a_record_names_no_file_outside(run: Path, name: str) -> None:
 
 
 def test_versions_of_the_run_are_shown_where_they_are_others(run: Path) -> None:
-    here = content(run_sources(run))["versions"]
+    here = content(run_sources(run))["provenance"]["versions"]
     assert "measured with" not in here
     data = json.loads((run / "run.json").read_text())
     odd = {"versions": here | {"numpy": "<b>1.0" + "0" * 99, "torch threads": "2", "unknown": "3"}}
     (run / "run.json").write_text(json.dumps(data | odd))
-    found = content(run_sources(run))["versions"]
+    found = content(run_sources(run))["provenance"]["versions"]
     assert found == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
 
 
