@@ -91,10 +91,17 @@ def run(options: argparse.Namespace) -> None:
             if kind == "plain" and seed == options.seeds[0]:
                 print(use.to_pandas().pivot_table("positions", ["block", "language"], "expert").to_string())
             trial.run(results, label, corpus_of(mix), seed=seed)
-            results.facts[label] = {"starved": int(use.starved().sum()), "pairs": use.pairs, "notes": list(mix.notes)}
+            results.facts[label] = {
+                "starved": int(use.too_little_text().sum()),
+                "pairs": use.pairs,
+                "notes": list(mix.notes),
+            }
             results.save(options.out)
             seconds = time.perf_counter() - start
-            print(f"{label}: {use.starved().sum()} of {use.pairs} pairs starved, {seconds:.0f} s", flush=True)
+            print(
+                f"{label}: {use.too_little_text().sum()} of {use.pairs} pairs with too little text, {seconds:.0f} s",
+                flush=True,
+            )
     trial.close()
 
 
@@ -119,7 +126,7 @@ def main(arguments: Sequence[str]) -> None:
     for file in options.files:
         results = Results.load(file)
         for label, facts in results.facts.items():
-            print(f"{label}: {facts['starved']} of {facts['pairs']} pairs of expert and language are starved")
+            print(f"{label}: {facts['starved']} of {facts['pairs']} pairs of expert and language get too little text")
         print(samples_tables.table(results, "plain"))
 
 

@@ -1,12 +1,13 @@
 """Calibration samples that reach the experts which would otherwise get the least text of a language.
 
-Every language keeps as many samples as it would have without the choice, so only which ones they are differs. A
-heuristic: it evens out what calibration knows of the experts; whether this lowers the damage is a question of its own.
+Every language keeps as many samples as it would have without the choice; only which ones they are differs. A
+heuristic: it evens out what calibration knows of the experts; whether this lowers the damage is another question.
 """
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -28,31 +29,31 @@ def even_experts(
     """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
 
     With c the positions of a language that reach an expert of a block, the samples are chosen to make Σ log(1 + c/32)
-    over all experts large, one after the other (`choose_rows`). A note says how many pairs of expert and language are
-    starved, with the choice and with the first samples in its place.
+    over all experts large, one after the other (`choose_rows`). A note says how many pairs of expert and language get
+    too little text, with the choice and with the first samples instead.
     """
     instance("mix", mix, Mix)
-    own = {code: [each for each in mix.samples if each.lang == code] for code in mix.shares}
-    wanted = {code: len(each) // whole("one_in", one_in, least=2) for code, each in own.items()}
-    for code, number in wanted.items():
-        if number == 0:
+    by_language = {code: [sample for sample in mix.samples if sample.lang == code] for code in mix.shares}
+    whole("one_in", one_in, least=2)
+    for code, samples in by_language.items():
+        if len(samples) < one_in:
             raise InputError(
-                f"{code} has {len(own[code])} samples, of which one in {one_in} is to be chosen; there must be at "
+                f"{code} has {len(samples)} samples, of which one in {one_in} is to be chosen; there must be at "
                 f"least {one_in}: give more text, shorten the sequence, or choose one in fewer"
             )
-    samples = [each for code in own for each in own[code]]
-    found = count_by_document(checkpoint, text_of_samples(checkpoint, samples), device=device, progress=progress)
-    counts = np.concatenate([each.counts for each in found], axis=1)
+    text = text_of_samples(checkpoint, list(chain.from_iterable(by_language.values())))
+    blocks = count_by_document(checkpoint, text, device=device, progress=progress)
+    counts = np.concatenate([block.counts for block in blocks], axis=1)
     chosen: dict[str, Sequence[Sample]] = {}
     before = after = start = 0
-    for code, each in own.items():
-        rows, number = counts[start : start + len(each)], wanted[code]
+    for code, samples in by_language.items():
+        rows, number = counts[start : start + len(samples)], len(samples) // one_in
         kept = sorted(choose_rows(rows, number))
-        chosen[code] = [each[i] for i in kept]
-        before += _starved(rows[:number])
-        after += _starved(rows[kept])
-        start += len(each)
-    pairs = counts.shape[1] * len(own)
+        chosen[code] = [samples[i] for i in kept]
+        before += _too_little_text(rows[:number])
+        after += _too_little_text(rows[kept])
+        start += len(samples)
+    pairs = counts.shape[1] * len(by_language)
     note = (
         f"one in {one_in} samples chosen by the experts that they reach: {after:,} of {pairs:,} pairs of expert and "
         f"language get fewer than {LEAST_POSITIONS} positions ({before:,} without the choice)"
@@ -89,5 +90,5 @@ def choose_rows(counts: Counts, number: int) -> list[int]:
     return chosen
 
 
-def _starved(rows: Counts) -> int:
+def _too_little_text(rows: Counts) -> int:
     return int((rows.sum(0) < LEAST_POSITIONS).sum())

@@ -1,13 +1,13 @@
-"""Diff: two models side by side: their architecture, and the weights of their blocks.
+"""Two models side by side: their architecture, and the weights of their blocks.
 
 The research notes ask why BLOOM has outlier weights and XGLM has none, and want the configurations compared (6.2 of
-the second). Two models differ in many traits at once, so a table like this suggests causes and proves none.
+the second). Two models differ in many traits at once, so such a table suggests causes but does not prove them.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from fairbits.core.checks import instance, whole
+from fairbits.core.checks import instance
 from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
 from fairbits.kurtosis.traits import UNKNOWABLE, Trait, Traits, traits
@@ -62,7 +62,7 @@ class ModelDiff:
     def differing(self) -> tuple[str, ...]:
         """The names of the traits that are known for both and differ."""
         both = zip(self.a.traits.items(), self.b.traits.items(), strict=True)
-        return tuple(name for (name, one), (_, other) in both if differ(one, other))
+        return tuple(name for (name, of_a), (_, of_b) in both if differ(of_a, of_b))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class ModelDiff:
         matched = (f"blocks of {deep[0]} and {deep[1]} are matched by relative depth; some appear twice",)
         return (
             *(matched if deep[0] != deep[1] else ()),
-            f"{', '.join(UNKNOWABLE)} cannot be read from a checkpoint: see the models' own papers",
+            f"{', '.join(UNKNOWABLE)} cannot be read from a checkpoint: see the models' papers",
         )
 
     def as_data(self) -> dict[str, Any]:
@@ -94,15 +94,14 @@ def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> M
     """
     models = (instance("a", a, Checkpoint), instance("b", b, Checkpoint))
     sizes = [sum(info.nbytes for info in model.tensors.values()) for model in models]
-    known = [
-        traits(model) for model in models
-    ]  # first: a model of unknown architecture fails before any weights are read
+    # first: a model of unknown architecture fails before any weights are read
+    architectures = [traits(model) for model in models]
 
     def side(i: int) -> Side:
         before = sum(sizes[:i])
         step = None if progress is None else lambda stage, done, _: progress(stage, before + done, sum(sizes))
         blocks = weight_moments(models[i], progress=step).blocks
-        return Side(models[i].target, models[i].fingerprint, models[i].notes, known[i], blocks)
+        return Side(models[i].target, models[i].fingerprint, models[i].notes, architectures[i], blocks)
 
     sides = side(0), side(1)
     return ModelDiff(*sides, block_pairs(len(sides[0].blocks), len(sides[1].blocks)))
@@ -111,15 +110,15 @@ def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> M
 def block_pairs(n: int, m: int) -> tuple[tuple[int, int], ...]:
     """Returns pairs of blocks at the same relative depth, one for every block of the deeper model.
 
-    Block i of n spans the depths i/n … (i + 1)/n; its middle lies in block ⌊(i + ½)·m/n⌋ of the other.
+    Block i of n spans the depths i/n … (i + 1)/n; its middle is in block ⌊(i + ½)·m/n⌋ of the other.
 
     >>> block_pairs(2, 4)
     ((0, 0), (0, 1), (1, 2), (1, 3))
     """
-    deep = max(whole("n", n, least=1), whole("m", m, least=1))
+    deep = max(n, m)
     return tuple(((2 * i + 1) * n // (2 * deep), (2 * i + 1) * m // (2 * deep)) for i in range(deep))
 
 
-def differ(one: Trait, other: Trait) -> bool:
+def differ(of_a: Trait, of_b: Trait) -> bool:
     """Returns whether a trait is known for both models and differs."""
-    return one is not None and other is not None and one != other
+    return of_a is not None and of_b is not None and of_a != of_b

@@ -175,9 +175,9 @@ def _function(module: nn.Module) -> str | None:
         y = module(x)
     except Exception:  # it needs other arguments, so it is not a function of one number
         return None
-    known = (name for name, f in ACTIVATIONS.items() if isinstance(y, Tensor) and torch.allclose(y, f(x), atol=1e-5))
+    names = (name for name, f in ACTIVATIONS.items() if isinstance(y, Tensor) and torch.allclose(y, f(x), atol=1e-5))
     one_of_torch = type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
-    return next(known, type(module).__name__ if one_of_torch else None)
+    return next(names, type(module).__name__ if one_of_torch else None)
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,13 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
     pre: queries are made from a norm's output. post: a norm's output leaves the block. after branches: a norm's input
     is what the attention returns, before it is added to the stream.
     """
-    given, seen = {norm.call.gives for norm in norms}, {norm.call.sees for norm in norms}
+    outputs, inputs = {norm.call.gives for norm in norms}, {norm.call.sees for norm in norms}
     queries = [calls[w.module][0] for w in block.linears.values() if w.role in ("q", "qkv")]
     returns = [calls[w.module][0] for w in block.linears.values() if w.role == "attention_out"]
     places = {
-        "pre": all(call.sees in given for call in queries),
-        "post": calls[block.module][0].gives in given,
-        "after branches": all(call.gives in seen for call in returns),
+        "pre": all(call.sees in outputs for call in queries),
+        "post": calls[block.module][0].gives in outputs,
+        "after branches": all(call.gives in inputs for call in returns),
     }
     return ", ".join(place for place, holds in places.items() if holds) or None
 
@@ -250,21 +250,21 @@ def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Cal
     """Returns how a model encodes positions, from module classes, tables in the file and arguments."""
     kinds = {path: type(module).__name__.lower() for path, module in model.named_modules() if path in calls}
     tables = [weight for weight in architecture.weights.values() if weight.role == "position"]
-    found = {
+    kinds_used = {
         "alibi": any(isinstance(calls[block.module][0].kwargs.get("alibi"), Tensor) for block in architecture.blocks),
         "rotary": any("rotary" in kind for kind in kinds.values()),
         "sinusoidal": any("sinusoidal" in kind for kind in kinds.values()),
         "learned": any(table.block is None and "sinusoidal" not in kinds[table.module] for table in tables),
         "relative bias": any(table.block is not None for table in tables),
     }
-    return ", ".join(name for name, holds in found.items() if holds) or None
+    return ", ".join(name for name, holds in kinds_used.items() if holds) or None
 
 
 def _rotary_base(config: Any) -> Trait:
     """Returns the base of the angles, with the kind of scaling if there is one, for every kind of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
-    each = [parameters] if "rope_theta" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
-    return _alike(_base(one) for one in each)
+    by_layer = [parameters] if "rope_theta" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    return _alike(map(_base, by_layer))
 
 
 def _base(parameters: Mapping[str, Any]) -> str | None:
@@ -291,8 +291,8 @@ def _tied_head(checkpoint: Checkpoint) -> bool | None:
     head = checkpoint.architecture.head
     if head is None or head.role == "embedding" or head.tied_to is None:
         return None if head is None else head.role == "embedding"
-    one, other = checkpoint.read(head.name), checkpoint.read(head.tied_to)  # both are in the file: do they agree?
-    return one.dtype == other.dtype and torch.equal(one, other)
+    weights, embedding = checkpoint.read(head.name), checkpoint.read(head.tied_to)  # both are stored: do they agree?
+    return weights.dtype == embedding.dtype and torch.equal(weights, embedding)
 
 
 def _dtypes(checkpoint: Checkpoint) -> Trait:

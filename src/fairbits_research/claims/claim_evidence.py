@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.certified import Certified
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian
 from fairbits.models.scales.distributions import Distribution, Gaussian, Mixture
@@ -21,7 +21,7 @@ from fairbits.stats.correlation import Correlation, pearson
 from fairbits_research.theory.thresholds import LossCurves, families, loss_curves
 
 GAUSSIAN = Gaussian()
-LANGUAGES = len(founding_statistics().languages)
+LANGUAGES = len(published_statistics().languages)
 LISTED = ("eng", "fra", "hin", "ara")
 """The four languages that document 000 lists."""
 KAPPA_GLOBAL = 43.0
@@ -108,7 +108,7 @@ def formula_losses(bits: int) -> Floats:
 @cache
 def outlier_correlation() -> tuple[Correlation, Correlation]:
     """Returns the table's correlation of outlier activation with damage, with Fisher's interval and the bootstrap's."""
-    table = founding_statistics()
+    table = published_statistics()
     x, y = table.outlier_activation, table.degradation
     return pearson(x, y), pearson(x, y, interval="percentile", resamples=50_000)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.distributions import Distribution, Mixture
 from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
@@ -21,7 +21,7 @@ from fairbits_research.theory.thresholds import families
     "activation patterns they are compared with.",
 )
 def fivefold_gap() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     english, arabic = (table.degradation[row] for row in table.rows("eng", "ara"))
     return from_experiments(
         "000-09",
@@ -115,7 +115,7 @@ def higher_kurtosis_needs_wider_clip() -> Finding:
     "per language.",
 )
 def listed_rows() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     rows = table.rows(*LISTED)
     listed = np.array([[0.205, 43.0], [0.202, 43.0], [0.172, 37.5], [0.177, 38.8]])
     off = np.max(np.abs(np.column_stack([table.outlier_activation[rows], table.kappa_weighted[rows]]) - listed), axis=0)
@@ -137,7 +137,7 @@ def listed_rows() -> Finding:
     "14 languages gives a weaker one, with p above 0.001. The stated figures match neither.",
 )
 def kurtosis_correlation() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     rows = table.rows(*LISTED)
     four = pearson(table.kappa_weighted[rows], table.degradation[rows])
     all_rows = pearson(table.kappa_weighted, table.degradation)
@@ -159,7 +159,7 @@ def kurtosis_correlation() -> Finding:
     "r lies entirely below 0, so the data refute the hypothesis instead of refining it.",
 )
 def reinterpretation() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     found = pearson(table.kappa_weighted, table.degradation).estimate
     return judge(
         found.high < 0,
@@ -178,7 +178,7 @@ def reinterpretation() -> Finding:
     "training share may too, and neither was held fixed.",
 )
 def redundancy_story() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     script = pearson(table.latin, table.degradation).estimate
     return from_experiments(
         "000-17",
@@ -249,7 +249,7 @@ def _information_without_outlier(joint: np.ndarray) -> float:
     "tested. It is almost perfectly correlated with κ_eff, so the two correlations are one finding.",
 )
 def activation_proxy() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     found, _ = outlier_correlation()
     twin = pearson(table.outlier_activation, table.kappa_weighted).estimate.value
     return from_experiments(

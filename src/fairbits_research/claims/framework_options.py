@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.block_clip import clip_blocks
 from fairbits.models.scales.distributions import GeneralisedGaussian, Mixture
 from fairbits.models.scales.grid import Grid
@@ -100,7 +100,7 @@ def _bytes_per_layer(bits: int) -> float:
 
 def mixed_precision() -> tuple[float, float]:
     """Returns the mean bits and the share of bytes added when BLOOM-560M's outlier layers take 8 bits instead of 4."""
-    table = founding_statistics()
+    table = published_statistics()
     layers, protected = table.kurtosis["BLOOM-560M"].size, len(table.outlier_layers)
     low, high = _bytes_per_layer(4), _bytes_per_layer(8)
     return 4 + 4 * protected / layers, protected * (high - low) / (layers * low)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.moments import kappa_weighted
 from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace, kappa_alpha
 from fairbits.models.scales.distributions import Gaussian, Laplace
@@ -31,7 +31,7 @@ from fairbits_research.theory.thresholds import families
     "languages, measured with equal independent noise, range over 3.41 standard errors on average.",
 )
 def disparity_definition() -> Finding:
-    found = disparity(founding_statistics().degradation)
+    found = disparity(published_statistics().degradation)
     return judge(
         abs(found - 0.020) < 0.0005,
         "a definition, with the stated value in the table; noise biases it upward",
@@ -73,7 +73,7 @@ def _relative(damage: Floats) -> float:
     "5.1: the four listed languages have a larger one, all 14 a smaller one, and each would need a different C.",
 )
 def conjecture_check() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     four, every = table.kappa_weighted[table.rows(*LISTED)], table.kappa_weighted
     variances = {
         "variance_listed_languages": float(np.var(four)),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.clip_formulas import additive_alpha, banner_laplace, noise_constant
 from fairbits.models.scales.distributions import Distribution
 from fairbits.models.scales.grid import Grid
@@ -73,7 +73,7 @@ def threshold_from_two_moments() -> Finding:
 )
 def linear_disparity() -> Finding:
     exponents = {f"exponent_{family_words(name)}": _deviation_exponent(name) for name in ("t", "ggd")}
-    table = founding_statistics()
+    table = published_statistics()
     english, german, japanese = table.rows("eng", "deu", "jpn")
     deviation = np.abs(table.kappa_weighted / table.kappa_weighted[english] - 1)
     disparity = table.degradation - table.degradation[english]
@@ -122,7 +122,7 @@ def threshold_increases_with_kappa() -> Finding:
     "and French, and its correlation with damage is negative. Document 004 measures no kurtosis itself.",
 )
 def low_resource_kurtosis() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     high = table.kappa_weighted[table.rows("eng", "fra")]
     low = table.kappa_weighted[table.rows("hin", "ara")]
     return judge(

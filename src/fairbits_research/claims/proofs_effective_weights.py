@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.moments import Moments
 from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.grid import Grid
@@ -145,7 +145,7 @@ def clipping_algorithm() -> Finding:
 def calibration_cost() -> Finding:
     sample = np.random.default_rng(0).standard_normal(100_000)
     few, many = (clip_sample(sample[:size], _GRID).evaluations for size in (1_000, 100_000))
-    languages = len(founding_statistics().languages)
+    languages = len(published_statistics().languages)
     comparisons = math.log2(1e6)
     return judge(
         many < 10 * few,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.clip_formulas import banner_laplace
 from fairbits.models.scales.distributions import Laplace
 from fairbits.stats.correlation import pearson
@@ -33,7 +33,7 @@ def _with_noise(share: float) -> StructuralModel:
     "all four. A table of 14 languages is too small to test it.",
 )
 def causal_chain() -> Finding:
-    n = len(founding_statistics().languages)
+    n = len(published_statistics().languages)
     return from_experiments(
         "004-27",
         "an assumption that a table of 14 languages cannot test",
@@ -162,7 +162,7 @@ def mediated_share() -> Finding:
 )
 def causality() -> Finding:
     rng = np.random.default_rng(0)
-    n, cases = len(founding_statistics().languages), 300
+    n, cases = len(published_statistics().languages), 300
     slopes = []
     for _ in range(cases):
         draws = _NOISY.simulate(2.0, n, rng=rng, spread=0.3, confounding=0.7)

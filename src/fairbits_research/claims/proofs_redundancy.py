@@ -3,7 +3,7 @@
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.clip_formulas import banner_gaussian
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.noise import noise
@@ -252,7 +252,7 @@ def disparity_corollary() -> Finding:
     "and the table of document 000 has another one, 5.",
 )
 def ratio_validation() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     english, arabic = table.degradation[table.rows("eng", "ara")]
     of_the_proof = disparity_ratio(_R_HIGH, _R_LOW, delta=4.0)
     needed = delta_needed(4.24, _R_HIGH, r_low=_R_LOW)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.distributions import Gaussian, GeneralisedGaussian, StudentT
 from fairbits.models.scales.grid import Grid
@@ -97,7 +97,7 @@ def error_by_kappa() -> Finding:
 def sign_shares(spread: float, cases: int = 500) -> float:
     """Returns how often r(κ_eff, D) > 0 under D = Σ ā·σ²·g with BLOOM's κ, lognormal σ and one α for all layers."""
     rng = np.random.default_rng(0)
-    kappa = founding_statistics().kurtosis["BLOOM-560M"]
+    kappa = published_statistics().kurtosis["BLOOM-560M"]
     sigma = rng.lognormal(0, spread, size=(cases, kappa.size)) if spread else np.ones((cases, kappa.size))
     alpha = kappa_alpha(1.0, float(kappa.mean())) * np.sqrt(np.mean(sigma**2, axis=1))
     laws = [GeneralisedGaussian.with_kappa(float(value)) for value in kappa]
@@ -120,7 +120,7 @@ def sign_shares(spread: float, cases: int = 500) -> float:
     "of 4 % against the fivefold one in the table; a fit makes the outlier group's error negative.",
 )
 def model_of_damage() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a, D = table.outlier_activation, table.degradation
     slope, generic = np.polyfit(a, D, 1)
     share = sign_shares(0.0)
@@ -188,7 +188,7 @@ def variance_theorem() -> Finding:
     "numbers within a range R have a variance of at most R²/4 (Popoviciu), about a quarter of 0.001 here.",
 )
 def empirical_bound() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a = table.outlier_activation
     bound = 0.1 * 0.001 * 0.01
     observed = disparity(table.degradation)
@@ -213,7 +213,7 @@ def empirical_bound() -> Finding:
     "prediction.",
 )
 def revised_formula() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a, D = table.outlier_activation, table.degradation
     claimed = revised_estimate(0.834, 0.03, kappa_range=160.0)
     kappa_range = float(np.ptp(table.kurtosis["BLOOM-560M"]))

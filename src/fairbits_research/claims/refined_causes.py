@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.distributions import (
     Distribution,
     Gaussian,
@@ -67,7 +67,7 @@ def core_correlation() -> Finding:
     "drive both activation and degradation, and the graph has no such paths: r falls when script alone is held fixed.",
 )
 def causal_graph() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a, D, latin = table.outlier_activation, table.degradation, table.latin
     given = partial_correlation(a, D, covariates=latin, resamples=999)
     other = latin == 0
@@ -93,7 +93,7 @@ def causal_graph() -> Finding:
     "up its whole κ, which then describes them and not the layer.",
 )
 def outlier_layers() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     bloom, xglm = table.kurtosis["BLOOM-560M"], table.kurtosis["XGLM-564M"]
     above = tuple(int(layer) for layer in np.flatnonzero(bloom > 100))
     one_weight = 134.0**4 / MLP_WEIGHTS
@@ -119,7 +119,7 @@ def outlier_layers() -> Finding:
     "sentence of 7 to 36 tokens per language, and script alone correlates with them at 0.78.",
 )
 def activation_spread() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a = table.outlier_activation
     return from_experiments(
         "001-04",
@@ -193,11 +193,11 @@ def necessary_conditions() -> Finding:
     "the κ of the table.",
 )
 def model_table() -> Finding:
-    census = founding_statistics().max_kurtosis
+    census = published_statistics().max_kurtosis
     return from_experiments(
         "001-07",
         "a prediction for models of which two were never measured",
-        bloom_kappa_in_table=founding_statistics().kurtosis["BLOOM-560M"].max(),
+        bloom_kappa_in_table=published_statistics().kurtosis["BLOOM-560M"].max(),
         bloom_kappa_in_census=census["BLOOM-560M"],
         mt5_kappa_in_census=census["mT5-small"],
         xlm_r_kappa_in_census=census["XLM-R-base"],
@@ -213,7 +213,7 @@ def model_table() -> Finding:
     "(001-06).",
 )
 def xglm_null() -> Finding:
-    r = float(np.asarray(founding_statistics().published["xglm_r"]))
+    r = float(np.asarray(published_statistics().published["xglm_r"]))
     low, high = fisher_interval(r, 1 / np.sqrt(LANGUAGES - 3), 0.95)
     t = r * np.sqrt(LANGUAGES - 2) / np.sqrt(1 - r**2)
     ratio = worst_over_best(pair_damages().shared)
@@ -238,7 +238,7 @@ def xglm_null() -> Finding:
 )
 def low_kappa_no_disparity() -> Finding:
     rng = np.random.default_rng(0)
-    kurtosis = founding_statistics().kurtosis
+    kurtosis = published_statistics().kurtosis
     patterns = random_patterns(rng, 200 * LANGUAGES, 24).reshape(200, LANGUAGES, 24)
     scales = {"equal_sigma": np.ones((200, 24)), "unequal_sigma": rng.lognormal(0, 0.5, size=(200, 24))}
     gaps = {}
@@ -272,5 +272,5 @@ def mt5_prediction() -> Finding:
         about=("mT5",),
         power_at_14_languages=correlation_power(-0.5, LANGUAGES),
         languages_for_80_percent_power=sample_size_for_power(-0.5, 0.8),
-        max_kappa_mt5=founding_statistics().max_kurtosis["mT5-small"],
+        max_kappa_mt5=published_statistics().max_kurtosis["mT5-small"],
     )

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.distributions import Distribution, GaussianScaleMixture
 from fairbits.stats.correlation import pearson
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
@@ -48,7 +48,7 @@ def extra_bits(law: Distribution, bits: int = 4) -> float:
     "½·log₂(MSE*/MSE*_Gauss), one to two bits; with α = max|w| and an outlier at 134σ it costs log₂(134/2.474), "
     "almost six. And the width is undefined until one states how much disparity counts.",
 )
-def critical_width() -> Finding:
+def critical_bits() -> Finding:
     costs = {name: extra_bits(law) for name, law in families(164.0).items()}
     return from_experiments(
         "001-17",
@@ -61,7 +61,7 @@ def critical_width() -> Finding:
 
 def protection_effect(name: str) -> float:
     """Returns the share of |m_out − m_gen| that 8 bits on the outlier layers remove: BLOOM's κ, equal σ, one family."""
-    table = founding_statistics()
+    table = published_statistics()
 
     def error(kappa: float, bits: int) -> float:
         return optimum(families(kappa)[name], bits).value
@@ -101,7 +101,7 @@ def layer_protection() -> Finding:
     "give r ≈ 0.7, but the Fisher interval includes 0 and the activations come from one sentence each.",
 )
 def training_volume() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     a = table.outlier_activation[table.rows(*ROOTS_BYTES)]
     size = np.array(list(ROOTS_BYTES.values()), dtype=np.float64)
     plain, logged = pearson(size, a), pearson(np.log(size), a)
@@ -125,7 +125,7 @@ def training_volume() -> Finding:
     "with no relation at all, 14 languages give |r| < 0.3 in 70 % of studies.",
 )
 def screening_rule() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     r = float(np.asarray(table.published["xglm_r"]))
     kappa = float(table.kurtosis["XGLM-564M"].max())
     return judge(
@@ -145,7 +145,7 @@ def screening_rule() -> Finding:
     "them. That needs models that differ in one respect, such as one family over sizes or checkpoints.",
 )
 def xglm_explanations() -> Finding:
-    census = founding_statistics().max_kurtosis
+    census = published_statistics().max_kurtosis
     pythia = [kappa for name, kappa in census.items() if name.startswith("Pythia")]
     return from_experiments(
         "001-21",
@@ -167,7 +167,7 @@ def xglm_explanations() -> Finding:
     "differences themselves, TV(ā, ā′).",
 )
 def variance_checklist() -> Finding:
-    a = founding_statistics().outlier_activation
+    a = published_statistics().outlier_activation
     return judge(
         float(a.var()) > 0.001,
         "the model for which the threshold was made cannot reach it",
@@ -209,7 +209,7 @@ def kappa_cutoffs() -> Finding:
     "and bits per byte, which compare across tokenizers.",
 )
 def fairness_report() -> Finding:
-    D = founding_statistics().degradation
+    D = published_statistics().degradation
     return judge(
         float(D.max() / D.mean()) > 1.1,
         "the mean hides the worst language; intervals are needed too, because noise alone makes a gap",

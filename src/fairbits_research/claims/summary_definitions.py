@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted
 from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.distributions import Mixture, Uniform
@@ -90,7 +90,7 @@ def _shares(states: Floats) -> dict[str, Floats]:
     "outside the three outlier layers, κ_mix depends on how wide those layers are.",
 )
 def summary_effective_kurtosis() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     kappas = table.kurtosis["BLOOM-560M"]
     share = _english_pattern()
     mixed = {}
@@ -109,7 +109,7 @@ def summary_effective_kurtosis() -> Finding:
 
 def _english_pattern() -> Floats:
     """Returns activation over BLOOM-560M's layers: English's share on the outlier layers, the rest on the others."""
-    table = founding_statistics()
+    table = published_statistics()
     inside = np.isin(np.arange(table.kurtosis["BLOOM-560M"].size), table.outlier_layers)
     outlier = float(table.outlier_activation[table.rows("eng")[0]])
     pattern: Floats = np.where(inside, outlier / inside.sum(), (1 - outlier) / (~inside).sum())

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import t as student
 
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.moments import kappa_weighted
 from fairbits.models.scales.clip_formulas import kappa_alpha
 from fairbits.models.scales.distributions import Mixture
@@ -28,7 +28,7 @@ from fairbits_research.theory.thresholds import families
     "table behind the documents its correlation is −0.77.",
 )
 def degradation_against_kappa() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     kappa, damage = table.kappa_weighted, table.degradation
     constant = float(kappa @ damage / (kappa @ kappa))
     slope, intercept = np.polyfit(kappa, damage, 1)
@@ -83,7 +83,7 @@ def deviation_bounds_disparity() -> Finding:
     "(000-15).",
 )
 def key_results() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     x, y = table.outlier_activation, table.degradation
     fisher, bootstrap = outlier_correlation()[0], outlier_correlation()[1].estimate
     short = [pearson(x, y, interval="percentile", resamples=1000, rng=seed).estimate for seed in range(40)]
@@ -146,7 +146,7 @@ def overheads() -> Finding:
 
 def _codes_changed() -> float:
     """Returns the share of a Gaussian's 4-bit codes that differ between the thresholds of English and Hindi."""
-    table = founding_statistics()
+    table = published_statistics()
     w = np.random.default_rng(0).standard_normal(200_000)
     steps = [kappa_alpha(1.0, float(table.kappa_weighted[row])) / 7 for row in table.rows("eng", "hin")]
     codes = [Grid(4).codes(w, step) for step in steps]
@@ -185,7 +185,7 @@ def own_threshold_narrows_gap() -> Finding:
     "threshold by less than a fifth of a bit.",
 )
 def width_grows_with_log_kappa() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     needed = 4 + 0.5 * np.log2(table.degradation / table.degradation.min())
     found = pearson(np.log(table.kappa_weighted), needed)
     logs = np.log(table.kappa_weighted)
@@ -208,7 +208,7 @@ def width_grows_with_log_kappa() -> Finding:
     "and one sentence per language was used.",
 )
 def data_raises_kappa() -> Finding:
-    table = founding_statistics()
+    table = published_statistics()
     activation = table.outlier_activation
     trained = np.isin(table.languages, list(ROOTS_BYTES))
     return from_experiments(

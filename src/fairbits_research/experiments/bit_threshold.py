@@ -9,8 +9,7 @@ from fairbits.api.sweep import Sweep
 from fairbits.auditing.record import HEADLINE
 from fairbits.comparison.critical_bits import FLOOR, Width, crossing
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import critical_width
-from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
+from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD, critical_bits
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.correlation import Correlation, spearman
@@ -84,7 +83,7 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     added = outliers_to_add(laboratory.lab())
     swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(added), PLAIN: laboratory.setting.model})
     kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in (PLAIN, VARIANT)}
-    expected = critical_width(kappa[VARIANT]) - critical_width(kappa[PLAIN])
+    expected = critical_bits(kappa[VARIANT]) - critical_bits(kappa[PLAIN])
     moves = {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
     answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
     because = _because(swept, kappa)
@@ -116,10 +115,10 @@ def bit_threshold(laboratory: Laboratory) -> Result:
 def outliers_to_add(lab: ModelLab) -> dict[int, float]:
     """Returns the blocks that get outliers and their κ; raises if the model has outliers already."""
     most = float(lab.kappa.max())
-    if most > FOUNDING_THRESHOLD:
+    if most > OUTLIER_KAPPA_THRESHOLD:
         raise InputError(
             f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
-            f"give one with max κ below {FOUNDING_THRESHOLD:g}"
+            f"give one with max κ below {OUTLIER_KAPPA_THRESHOLD:g}"
         )
     return outlier_blocks(lab.n_blocks)
 
@@ -206,7 +205,7 @@ def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> Table:
         rho, kappa = each.rho(), each.sweep.max_kappa
         move = estimate_text(moves[clip]) if name == VARIANT else "0"
         rank = "B* does not vary" if rho is None else estimate_text(rho.estimate)
-        rows.append((name, clip, number_text(kappa), f"{critical_width(kappa):.1f}", each.width.text(BITS), move, rank))
+        rows.append((name, clip, number_text(kappa), f"{critical_bits(kappa):.1f}", each.width.text(BITS), move, rank))
     columns = ("model", "clip", "max κ", "expected", "measured", "move", "ρ(B*, log κ_eff) over languages")
     return Table("Bits below which languages diverge", columns, tuple(rows))
 

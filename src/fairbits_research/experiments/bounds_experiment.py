@@ -8,7 +8,7 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.forward.statistics import column_errors
 from fairbits.kurtosis.certificate import certificate
-from fairbits.kurtosis.outlier_blocks import founding_outliers
+from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.scales.scheme import Clip, Scheme, within_rows
 from fairbits.quantization.evidence import is_rounded
@@ -155,7 +155,7 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
 
 def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, str], float]:
     """Returns the revised formula's estimate of the gap; nothing where there is no outlier block or no r."""
-    outliers = founding_outliers(kappa).blocks
+    outliers = outliers_above_threshold(kappa).blocks
     if not outliers or len(damage) < 4:
         return {}
     used = share[:, list(outliers)].sum(axis=1)

@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.outlier_blocks import founding_outliers
+from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
@@ -87,7 +87,7 @@ def layer_ablation(laboratory: Laboratory) -> Result:
 def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
     """Returns the model and its outlier blocks (κ > 100); a variant with two of them where it has none."""
     lab = laboratory.lab()
-    own = founding_outliers(lab.kappa).blocks
+    own = outliers_above_threshold(lab.kappa).blocks
     n = lab.n_blocks
     if n < 4 or (own and 2 * len(own) > n):
         raise InputError(

@@ -6,17 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.kurtosis.outlier_blocks import founding_outliers, robust_outliers
+from fairbits.kurtosis.checklist import outliers_above_threshold, published_statistics, robust_outliers
 
-KURTOSIS = founding_statistics().kurtosis
+KURTOSIS = published_statistics().kurtosis
 
 
 def test_founders_rule_yields_the_layers_they_name():
-    found = founding_outliers(KURTOSIS["BLOOM-560M"])
-    assert found.blocks == founding_statistics().outlier_layers == (5, 21, 22)
-    assert founding_outliers(KURTOSIS["XGLM-564M"]).blocks == ()
-    assert founding_outliers(KURTOSIS["BLOOM-560M"], threshold=50.0).blocks == (4, 5, 21, 22)
+    found = outliers_above_threshold(KURTOSIS["BLOOM-560M"])
+    assert found.blocks == published_statistics().outlier_layers == (5, 21, 22)
+    assert outliers_above_threshold(KURTOSIS["XGLM-564M"]).blocks == ()
+    assert outliers_above_threshold(KURTOSIS["BLOOM-560M"], threshold=50.0).blocks == (4, 5, 21, 22)
 
 
 def test_robust_rule_on_the_published_profiles():
@@ -69,7 +68,7 @@ def test_data_is_plain():
     assert (data["rule"], data["blocks"]) == ("robust", [3])
 
 
-@pytest.mark.parametrize("rule", [founding_outliers, robust_outliers])
+@pytest.mark.parametrize("rule", [outliers_above_threshold, robust_outliers])
 @pytest.mark.parametrize("kappa", [[], [1.0, np.nan], [[1.0]], "164"])
 def test_bad_kappa_is_refused(rule, kappa):
     with pytest.raises(InputError, match="kappa"):

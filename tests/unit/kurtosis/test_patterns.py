@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.kurtosis.patterns import Pattern, kappa_influence
 from fairbits.models.moments import Moments, kappa_mixture, kappa_weighted
 from fairbits.stats.frame import LanguageFrame
@@ -190,7 +190,7 @@ def test_work_grows_with_the_languages_and_not_with_the_documents(count_calls):
         def work():
             found = Pattern(data["lang"], data["document"], sums=data["sums"], tokens=data["tokens"])
             found.activation_estimates(), found.share_estimates(), found.distances()
-            found.kappa_weighted(founding_statistics().kurtosis["BLOOM-560M"])
+            found.kappa_weighted(published_statistics().kurtosis["BLOOM-560M"])
             found.kappa_mixture(PARTS * 6)
             found.fraction((5, 21, 22))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
+from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence, Sensitivity
@@ -125,4 +125,4 @@ def test_what_the_solver_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]
 
 
 def test_mixed_has_the_threshold_of_the_founding_documents() -> None:
-    assert policies.find_policy("mixed").options["tau"].default == f"{FOUNDING_THRESHOLD:g}"
+    assert policies.find_policy("mixed").options["tau"].default == f"{OUTLIER_KAPPA_THRESHOLD:g}"
