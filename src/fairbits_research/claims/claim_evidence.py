@@ -188,9 +188,9 @@ def random_damages(cases: int) -> tuple[Floats, Floats]:
     """Returns damage (case, language) of 4 languages on 6 random layers: one best α for all, and one α each."""
     rng = np.random.default_rng(0)
     _, errors = layer_errors()
-    shared, own = np.empty((2, cases, 4))
+    shared, separate = np.empty((2, cases, 4))
     for case in range(cases):
         layers: NDArray[np.int64] = rng.choice(len(errors), 6, replace=False)
         damage = random_patterns(rng, 4, 6) @ errors[layers]
-        shared[case], own[case] = damage[:, damage.mean(axis=0).argmin()], damage.min(axis=1)
-    return shared, own
+        shared[case], separate[case] = damage[:, damage.mean(axis=0).argmin()], damage.min(axis=1)
+    return shared, separate

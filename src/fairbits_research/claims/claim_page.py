@@ -79,7 +79,7 @@ def as_markdown(results: Results) -> str:
         "# The founding theory, recomputed",
         "",
         "Look up here whether a claim of the five research notes holds. Each claim has its statement, a verdict,",
-        "the numbers that decide it, and what is correct instead. The code in `src/fairbits/science/claims/`",
+        "the numbers that decide it, and what is correct instead. The code in `src/fairbits_research/claims/`",
         "recomputes the numbers; `fairbits theory --claim ID` explains one claim. Experiments test the claims about",
         "models (`fairbits research`, docs/results.md). Their results hold for the models named there, not for",
         "BLOOM-560M, XGLM, mT5 and GPT-2, which were not measured. A claim is undecided if only a measurement of one",

@@ -15,16 +15,10 @@ _LAYERS, _PROTECTED = 12, 3
 _GATEWAYS = [0, _LAYERS - 1]
 
 
-@claim(
-    "004-21",
-    statement="If the end layers are language-specific, the middle is a bottleneck and low-resource languages are "
-    "less redundant, then protecting both ends minimises disparity.",
-    derivation="The proof states the assumptions in words and uses none in a formula. Disparity depends on how "
-    "differently a layer damages two languages: where the end layers damage both alike, however much, protecting "
-    "layers that damage one of them does more, and the worst language's damage is another objective with another "
-    "answer.",
-)
+@claim("004-21")
 def gateway_assumptions() -> Finding:
+    """If the end layers are language-specific, the middle is a bottleneck and low-resource languages are less
+    redundant, then protecting both ends minimises disparity."""
     middle = [_LAYERS // 2 <= layer <= 3 * _LAYERS // 4 for layer in range(_LAYERS)]
     high_resource, low_resource = np.where(middle, 1.5, 1.0), np.where(middle, 3.0, 2.0)
     high_resource[_GATEWAYS], low_resource[_GATEWAYS] = 4.0, 4.1
@@ -42,16 +36,10 @@ def gateway_assumptions() -> Finding:
     )
 
 
-@claim(
-    "004-22",
-    statement="Theorem 3: every disparity-minimising set of three or more protected layers contains the first and "
-    "the last layer.",
-    derivation="Not a theorem. With additive random sensitivities, those of both end layers doubled, most best sets "
-    "lack one of them, for the disparity more often than for the worst language's damage. Which layers to protect "
-    "follows from measured damages per layer and language; the shares refute a law and estimate nothing about real "
-    "models.",
-)
+@claim("004-22")
 def gateway_theorem() -> Finding:
+    """Theorem 3: every disparity-minimising set of three or more protected layers contains the first and the last
+    layer."""
     misses = {
         f"share_of_best_sets_lacking_an_end_{name}_{k}_of_12": gateway_misses(
             cases, rng=np.random.default_rng(0), objective=objective, k=k
@@ -71,17 +59,9 @@ def gateway_theorem() -> Finding:
     )
 
 
-@claim(
-    "004-23",
-    statement="Perplexity grows with Σ_i ε_i·Π_{j>i}‖W_j‖, so errors of the first layer are amplified by all later "
-    "ones.",
-    derivation="Nothing follows the last layer, so its factor is 1. With equal errors the formula protects the first "
-    "layers if ‖W‖ > 1 and the last ones if ‖W‖ < 1, never both ends, so it refutes the theorem it is meant to "
-    "support. In a residual network h ← h + W·LN(h) (LN normalises h) errors travel along the identity path, and the "
-    "norms of the blocks do not multiply: through 12 random blocks an error grows 1.3-fold at norm ½ and 3.7-fold at "
-    "norm 2.",
-)
+@claim("004-23")
 def error_amplification() -> Finding:
+    """Perplexity grows with Σ_i ε_i·Π_{j>i}‖W_j‖, so errors of the first layer are amplified by all later ones."""
     norms = (0.5, 0.8, 1.25, 2.0)
     terms = {norm: amplification_sensitivity(np.ones(_LAYERS), np.full(_LAYERS, norm)) for norm in norms}
     claimed = {norm: float(term[0] / term[-1]) for norm, term in terms.items()}
@@ -115,14 +95,9 @@ def _residual_amplification(norm: float, width: int = 64) -> float:
     return float(np.linalg.norm(noisy - clean) / np.linalg.norm(noise))
 
 
-@claim(
-    "004-24",
-    statement="The error of the logits is ΔW·h + W·Δh.",
-    derivation="First order: the exact error has the further term ΔW·Δh, negligible at 8 bits and not at 2. The "
-    "formula is that of the output projection; the theorem applies it to the last block, which is another tensor, "
-    "just as it takes the first block for the embedding.",
-)
+@claim("004-24")
 def logit_error() -> Finding:
+    """The error of the logits is ΔW·h + W·Δh."""
     shares = {bits: _second_order_share(bits) for bits in (2, 3, 4, 8)}
     return judge(
         shares[8] < 0.02,
@@ -144,15 +119,10 @@ def _second_order_share(bits: int) -> float:
     return float(np.linalg.norm(exact - (d_above @ h + above @ dh)) / np.linalg.norm(exact))
 
 
-@claim(
-    "004-25",
-    statement="Given both end layers, the other slots belong to the layers with the largest summed sensitivity of "
-    "low-resource languages.",
-    derivation="That lowers the damage of low-resource languages; disparity also depends on what the same layer does "
-    "to the others. The exact choice minimises max_λ D_λ − min_λ D_λ over sets; the rule serves another objective. "
-    "Random cases: four languages, the last two 1.5 times as sensitive, both ends and one more layer protected.",
-)
+@claim("004-25")
 def fill_by_sensitivity() -> Finding:
+    """Given both end layers, the other slots belong to the layers with the largest summed sensitivity of low-resource
+    languages."""
     rng = np.random.default_rng(0)
     damage = rng.gamma(2.0, size=(4000, 4, _LAYERS))  # case, language (the last two low-resource), layer
     damage[:, 2:] *= 1.5
@@ -172,15 +142,9 @@ def fill_by_sensitivity() -> Finding:
     )
 
 
-@claim(
-    "004-26",
-    statement="On GPT-2 small the best three layers to protect are {0, 9, 11}, and the four best sets all contain "
-    "{0, 11}.",
-    derivation="Ten of the 220 sets of three contain both ends, so four such sets at the top would be unlikely if "
-    "sets were exchangeable; overlapping sets are not. Protection need not lower disparity: with additive damages it "
-    "raises it whenever it helps the best language more.",
-)
+@claim("004-26")
 def gpt2_gateways() -> Finding:
+    """On GPT-2 small the best three layers to protect are {0, 9, 11}, and the four best sets all contain {0, 11}."""
     sets, both = math.comb(_LAYERS, _PROTECTED), _LAYERS - 2
     rng = np.random.default_rng(0)
     damage = rng.gamma(2.0, size=(4000, 2, _LAYERS))

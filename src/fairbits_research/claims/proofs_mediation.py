@@ -24,15 +24,9 @@ def _with_noise(share: float) -> StructuralModel:
     return replace(SEED_MODEL, sd_r=share * SEED_MODEL.slope)
 
 
-@claim(
-    "004-27",
-    statement="Tokenization quality acts on disparity by the chain T → A (alignment) → R (redundancy) → D, and no "
-    "other way.",
-    derivation="An assumption: no arrow is derived. It implies T ⊥ R | A and T ⊥ D | R, which data can contradict "
-    "but never confirm, because the chain run backwards implies the same; and training share and script may act on "
-    "all four. A table of 14 languages is too small to test it.",
-)
+@claim("004-27")
 def causal_chain() -> Finding:
+    """Tokenization quality acts on disparity by the chain T → A (alignment) → R (redundancy) → D, and no other way."""
     n = len(published_statistics().languages)
     return from_experiments(
         "004-27",
@@ -44,14 +38,9 @@ def causal_chain() -> Finding:
     )
 
 
-@claim(
-    "004-28",
-    statement="The causal effect of tokenization is ∂E[D | do(T = t)]/∂t = −γβ₁β₂/(β₁β₂t)².",
-    derivation="True without noise: it is −γ/(β₁β₂t²). With noise of variance s² in R and m = β₁β₂t the next order "
-    "multiplies it by 1 + 3s²/m². Unbounded noise gives R density at 0, where 1/R has no mean, so R needs a positive "
-    "floor (0.05 here).",
-)
+@claim("004-28")
 def causal_derivative() -> Finding:
+    """The causal effect of tokenization is ∂E[D | do(T = t)]/∂t = −γβ₁β₂/(β₁β₂t)²."""
     width = 1e-4
     slope = (SEED_MODEL.expected_damage(1 + width) - SEED_MODEL.expected_damage(1 - width)) / (2 * width)
     noisy = _with_noise(0.25)
@@ -67,14 +56,9 @@ def causal_derivative() -> Finding:
     )
 
 
-@claim(
-    "004-29",
-    statement="None of the effect of tokenization is direct; all of it passes through alignment and redundancy.",
-    derivation="True of the model because its equation for D has no T: the split restates the graph. Data drawn with "
-    "an added direct arrow show a direct effect to an estimator that allows one, while the theorem would still "
-    "report none.",
-)
+@claim("004-29")
 def all_indirect() -> Finding:
+    """None of the effect of tokenization is direct; all of it passes through alignment and redundancy."""
     draws = replace(_NOISY, sd_d=0.05).simulate(2.0, 400, rng=np.random.default_rng(0), spread=0.3)
     chain, arrow = (
         mediate(draws.t, draws.a, R=draws.r, D=draws.d + direct * draws.t, resamples=200, rng=0).direct
@@ -90,14 +74,9 @@ def all_indirect() -> Finding:
     )
 
 
-@claim(
-    "004-30",
-    statement="The expected disparity under do(T = t) is about γ/(β₁β₂t) when the noise is small.",
-    derivation="By Jensen E[γ/R] > γ/m; the second order is γ/m·(1 + s²/m²). The error is 0.3 % for noise of 5 % of "
-    "the mean and 8 % for 25 %, taking R conditional on being at least 0.05: without a cut the mean of a Gaussian's "
-    "reciprocal does not exist.",
-)
+@claim("004-30")
 def expected_disparity() -> Finding:
+    """The expected disparity under do(T = t) is about γ/(β₁β₂t) when the noise is small."""
     claimed = SEED_MODEL.expected_damage(1.0)
     exact = {share: _with_noise(share).exact_damage(1.0) for share in (0.05, 0.17, 0.25)}
     return judge(
@@ -109,13 +88,9 @@ def expected_disparity() -> Finding:
     )
 
 
-@claim(
-    "004-31",
-    statement="Better tokenization lowers disparity: the derivative is negative.",
-    derivation="Its sign is that of −γβ₁β₂, so it holds where γ and β₁β₂ are positive, at any noise: a larger T "
-    "raises R and 1/R falls. The signs are assumed; a negative γ or β₁β₂ (with R > 0) reverses the claim.",
-)
+@claim("004-31")
 def negative_effect() -> Finding:
+    """Better tokenization lowers disparity: the derivative is negative."""
     with_noise = [_with_noise(share).exact_effect(1.0) for share in (0.01, 0.05, 0.1, 0.2, 0.3)]
     flipped_gamma = replace(SEED_MODEL, gamma=-1.5).effect(1.0)
     flipped_alignment = replace(SEED_MODEL, beta_ta=-0.92).effect(-1.0)
@@ -130,14 +105,9 @@ def negative_effect() -> Finding:
     )
 
 
-@claim(
-    "004-32",
-    statement="The product β₁β₂ ≈ 0.78 is the share of the effect of tokenization that is mediated.",
-    derivation="β₁β₂ is the slope dR/dT: it changes with the unit of T, which no proportion does, and it contradicts "
-    "the 100 % of the theorem. A mediated share is indirect over total effect. And γ = 1.5 is said to come from "
-    "theorem 1, whose δ > 0 the equation D = γ/R leaves out.",
-)
+@claim("004-32")
 def mediated_share() -> Finding:
+    """The product β₁β₂ ≈ 0.78 is the share of the effect of tokenization that is mediated."""
     rescaled = replace(SEED_MODEL, beta_ta=SEED_MODEL.beta_ta / 10)
     proportion = SEED_MODEL.decompose(1.0).proportion_mediated
     return judge(
@@ -152,15 +122,9 @@ def mediated_share() -> Finding:
     )
 
 
-@claim(
-    "004-33",
-    statement="The model shows that the effect of tokenization on disparity is causal.",
-    derivation="Writing do(T) into an assumed graph says nothing about the world. If one unmeasured cause, such as "
-    "training share, raises T and lowers D, the regression of D on T at 14 languages is several times too steep, and "
-    "it is mostly significant even when tokenization has no effect. Interventions, such as the same text tokenized "
-    "in two ways, would show it.",
-)
+@claim("004-33")
 def causality() -> Finding:
+    """The model shows that the effect of tokenization on disparity is causal."""
     rng = np.random.default_rng(0)
     n, cases = len(published_statistics().languages), 300
     slopes = []
@@ -168,29 +132,24 @@ def causality() -> Finding:
         draws = _NOISY.simulate(2.0, n, rng=rng, spread=0.3, confounding=0.7)
         slopes.append(np.polyfit(draws.t, draws.d, 1)[0])
     no_effect = replace(_NOISY, gamma=0.0)
-    found = [
+    significant = [
         pearson(draws.t, draws.d).p < 0.05
         for draws in (no_effect.simulate(2.0, n, rng=rng, spread=0.3, confounding=0.7) for _ in range(cases))
     ]
     return judge(
-        float(np.mean(found)) < 0.1,
+        float(np.mean(significant)) < 0.1,
         "one unmeasured common cause produces the pattern without any effect of tokenization",
         true_effect=_NOISY.exact_effect(2.0),
         mean_estimate_with_confounder=float(np.mean(slopes)),
         spread_of_estimates=float(np.std(slopes)),
-        share_significant_without_effect=float(np.mean(found)),
+        share_significant_without_effect=float(np.mean(significant)),
     )
 
 
-@claim(
-    "004-34",
-    statement="The document contributes a first information-theoretic bound on disparity and a closed-form "
-    "per-language threshold.",
-    derivation="The bound fails for the document's own figures, and theorem 2 ends in an argmin. A closed form "
-    "exists for one law, Laplace, in Banner's noise model: α* = b·W(3·4^B) with Lambert's W. A valid bound on "
-    "disparity is the total variation distance of activation patterns times the range of the block errors.",
-)
+@claim("004-34")
 def contributions() -> Finding:
+    """The document contributes a first information-theoretic bound on disparity and a closed-form per-language
+    threshold."""
     error = optimum(GAUSSIAN, 4, "midrise").value
     bound = redundancy_bound(3.8, 4, delta=0.1)
     law = Laplace()

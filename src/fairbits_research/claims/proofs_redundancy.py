@@ -27,16 +27,9 @@ _R_HIGH, _R_LOW, _DELTA = 3.8, 1.5, 0.1
 """The redundancies in bits and the δ with which document 004 validates its corollary."""
 
 
-@claim(
-    "004-01",
-    statement="The redundancy of a language is R = I(X; Y) − H(Y | X, context), from input representation X to "
-    "output Y.",
-    derivation="If X includes the context, R = H(Y) − 2H(Y|X), which measures how deterministic the output is: a "
-    "second copy of X leaves it unchanged, and noise makes it negative, down to −log₂ of the number of outputs, "
-    "where C/(R + δ) is not a bound at all. Document 000 defines redundancy as a ratio of informations that is 0 for "
-    "the same table.",
-)
+@claim("004-01")
 def redundancy_definition() -> Finding:
+    """The redundancy of a language is R = I(X; Y) − H(Y | X, context), from input representation X to output Y."""
     once = redundancy(np.eye(2) / 2)
     twice = redundancy(np.array([[0.5, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.5]]))  # X = (Y, Y)
     channel = np.array([[0.4, 0.1], [0.1, 0.4]])
@@ -56,15 +49,9 @@ def redundancy_definition() -> Finding:
     )
 
 
-@claim(
-    "004-02",
-    statement="Theorem 1: the squared error of quantized weights, for a language of redundancy R, is at most C_b/(R "
-    "+ δ).",
-    derivation="The weights are the same for every language, so the left side is one number per model while the "
-    "right side falls to 0 as R grows. For optimally clipped Gaussian weights the inequality is R + δ ≤ C_b/MSE*, "
-    "about 1 at 4 bits; and for a vector the error grows with its length, which the bound does not.",
-)
+@claim("004-02")
 def redundancy_theorem() -> Finding:
+    """Theorem 1: the squared error of quantized weights, for a language of redundancy R, is at most C_b/(R + δ)."""
     error = optimum(GAUSSIAN, 4, "midrise").value
     bounds = [redundancy_bound(R, 4, delta=_DELTA) for R in (_R_HIGH, _R_LOW)]
     limits = {
@@ -82,14 +69,9 @@ def redundancy_theorem() -> Finding:
     )
 
 
-@claim(
-    "004-03",
-    statement="The least distortion of a Gaussian at a rate of R bits is D(R) = σ²·2^(−2R).",
-    derivation="True: R(D) = h(X) − ½log₂(2πeD), attained by X = Y + N(0, D). It bounds every code from below, but "
-    "theorem 1 uses it as an upper bound. The numerical optimum is Blahut and Arimoto's. The document cites "
-    "Shannon's paper of 1948; the rate-distortion function is in that of 1959.",
-)
+@claim("004-03")
 def gaussian_rate_distortion() -> Finding:
+    """The least distortion of a Gaussian at a rate of R bits is D(R) = σ²·2^(−2R)."""
     rate, distortion = _blahut_arimoto(0.25)
     ratios = {
         f"best_grid_over_limit_{bits}_bits": optimum(GAUSSIAN, bits, "midrise").value / rate_distortion(bits)
@@ -123,14 +105,9 @@ def _blahut_arimoto(target: float) -> tuple[float, float]:
     return rate, float((joint * squares).sum())
 
 
-@claim(
-    "004-04",
-    statement="A b-bit quantizer has step 2α/2^b, and at the optimal ACIQ threshold of about 3σ that is 6σ/2^b.",
-    derivation="The step is that of a grid of 2^b levels; the documents' own quantizer has α/(2^(b−1) − 1), and "
-    "document 000 writes 2α/(2^b − 1). The threshold is their third for 4-bit Gaussians, after 2.5σ and 2.83σ. On "
-    "the grid of 2^b levels the optimum is 2.68σ; Banner's is 2.56σ.",
-)
+@claim("004-04")
 def third_step_size() -> Finding:
+    """A b-bit quantizer has step 2α/2^b, and at the optimal ACIQ threshold of about 3σ that is 6σ/2^b."""
     alpha = best_alpha(GAUSSIAN, 4, "midrise")
     cost = loss(GAUSSIAN, 4, 3.0, "midrise")
     return judge(
@@ -146,14 +123,9 @@ def third_step_size() -> Finding:
     )
 
 
-@claim(
-    "004-05",
-    statement="The constant of the bound is C_b = 3σ²·2^(−2b).",
-    derivation="It is Δ²/12 for Δ = 6σ/2^b: correct arithmetic for the rounding noise of a clip at 3σ, without the "
-    "clipping noise. From 5 bits on C_b is below the error of the best threshold, so no threshold brings a "
-    "Gaussian's error down to it.",
-)
+@claim("004-05")
 def constant_of_the_bound() -> Finding:
+    """The constant of the bound is C_b = 3σ²·2^(−2b)."""
     same = all(abs((6 / 2**bits) ** 2 / 12 / clipping_constant(bits) - 1) < 1e-12 for bits in range(2, 9))
     ratios = {bits: optimum(GAUSSIAN, bits, "midrise").value / clipping_constant(bits) for bits in (2, 3, 4, 5, 6, 8)}
     at_three = noise(GAUSSIAN, Grid(8, "midrise"), float(Grid(8, "midrise").step(3.0)))
@@ -166,14 +138,9 @@ def constant_of_the_bound() -> Finding:
     )
 
 
-@claim(
-    "004-06",
-    statement="R extra bits divide the distortion D(b) of a b-bit quantizer by 1 + R/b.",
-    derivation="The document asserts this without a derivation. It is what averaging m = 1 + R/b copies gives, if "
-    "their rounding errors are independent (dithered). Equal copies rounded alike gain nothing, R bits spent on a "
-    "finer grid gain 4^R, and the R of the theorem is in bits of output, not of a weight's storage.",
-)
+@claim("004-06")
 def redundancy_absorbs_noise() -> Finding:
+    """R extra bits divide the distortion D(b) of a b-bit quantizer by 1 + R/b."""
     bits, copies = 4, 3
     grid, step = Grid(bits), optimum(GAUSSIAN, bits).step
     rng = np.random.default_rng(0)
@@ -196,14 +163,9 @@ def redundancy_absorbs_noise() -> Finding:
     )
 
 
-@claim(
-    "004-07",
-    statement="A Taylor expansion for small R gives 1/(1 + R/b) ≈ b/(b + R) ≤ C_b/(R + δ) with δ = b.",
-    derivation="The first relation is an identity, not an expansion, and the second compares a pure number with a "
-    "variance. With D(b) restored it reads b/(b + R) ≤ 3/(R + δ): with δ = b true only for b ≤ 3, with δ = 0.1 only "
-    "for R ≤ b(3 − δ)/(b − 3).",
-)
+@claim("004-07")
 def taylor_step() -> Finding:
+    """A Taylor expansion for small R gives 1/(1 + R/b) ≈ b/(b + R) ≤ C_b/(R + δ) with δ = b."""
     widths, values = range(2, 9), (0.0, _R_LOW, _R_HIGH)
     holds = {b: all(taylor_step_holds(R, b, delta=b) for R in values) for b in widths}
     limits = {
@@ -219,14 +181,9 @@ def taylor_step() -> Finding:
     )
 
 
-@claim(
-    "004-08",
-    statement="Corollary: the error of the less redundant language is at least (R₁ + δ)/(R₂ + δ) times the other's.",
-    derivation="The quotient of two upper bounds is not a lower bound of the quotient of what they bound. Where "
-    "theorem 1 does hold, for example R = 0.8 and 0.3 bits at 4 bits, both languages read the same quantized weights, "
-    "so the ratio of their errors is 1.",
-)
+@claim("004-08")
 def disparity_corollary() -> Finding:
+    """Corollary: the error of the less redundant language is at least (R₁ + δ)/(R₂ + δ) times the other's."""
     r_high, r_low = 0.8, 0.3
     errors = [optimum(GAUSSIAN, 4, "midrise").value] * 2  # the same weights serve both languages
     bounds = [redundancy_bound(R, 4, delta=_DELTA) for R in (r_high, r_low)]
@@ -243,15 +200,10 @@ def disparity_corollary() -> Finding:
     )
 
 
-@claim(
-    "004-09",
-    statement="Validation: redundancies of 3.8 and 1.5 bits predict an error ratio of 2.4, and additional factors "
-    "explain the observed ratio of 4.24.",
-    derivation="The arithmetic holds for δ = 0.1, but the proof sets δ = b, which gives 1.42 at 4 bits. No δ ≥ 0 "
-    "gives more than 3.8/1.5 = 2.53. Read as a lower bound, the prediction would have been met by any larger ratio, "
-    "and the table of document 000 has another one, 5.",
-)
+@claim("004-09")
 def ratio_validation() -> Finding:
+    """Validation: redundancies of 3.8 and 1.5 bits predict an error ratio of 2.4, and additional factors explain the
+    observed ratio of 4.24."""
     table = published_statistics()
     english, arabic = table.degradation[table.rows("eng", "ara")]
     of_the_proof = disparity_ratio(_R_HIGH, _R_LOW, delta=4.0)

@@ -7,15 +7,21 @@ from math import factorial
 
 import numpy as np
 
-from fairbits.api.make_plan import plan
 from fairbits.core.array_checks import Floats
-from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import documents_needed
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
 from fairbits_research.experiments.own_thresholds import RELEVANT, each_from_own_copy, is_reduced
-from fairbits_research.experiments.result import Answer, Figure, Result, Series, Table, estimate_text, number_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    estimate_text,
+    number_text,
+)
 
 NAME = "calibration-language"
 BITS = 3
@@ -40,7 +46,7 @@ class Calibrated:
         return self.frames[EQUAL].languages
 
     @property
-    def own(self) -> LanguageFrame:
+    def own_language(self) -> LanguageFrame:
         """The damage of every language with calibration on itself."""
         return each_from_own_copy({code: self.frames[code] for code in self.languages})
 
@@ -65,7 +71,7 @@ class Calibrated:
 def calibration_language(laboratory: Laboratory) -> Result:
     """Returns the result: which languages does calibration on one of them help or harm?"""
     lab = laboratory.lab()
-    shares, notes = shares_of(laboratory)
+    shares, unknown = laboratory.shares_or_note()
     bits_now = lab.reference_bits()
     hub = ENGLISH if ENGLISH in bits_now else min(bits_now, key=bits_now.__getitem__)
     n, tokens = len(lab.languages), lab.setting.calibration * len(lab.languages)
@@ -74,10 +80,10 @@ def calibration_language(laboratory: Laboratory) -> Result:
         GPTQ: Calibrated(_gptq_damages(lab, shares, tokens), hub),
     }
     main = methods[GPTQ]
-    homes = {name: home_advantage(found.matrix, seed=lab.setting.seed) for name, found in methods.items()}
+    homes = {name: home_advantage(method.matrix, seed=lab.setting.seed) for name, method in methods.items()}
     gains = {
-        name: int((language_values(found.own) < language_values(found.frames[EQUAL])).sum())
-        for name, found in methods.items()
+        name: int((language_values(method.own_language) < language_values(method.frames[EQUAL])).sum())
+        for name, method in methods.items()
     }
     return Result(
         name=NAME,
@@ -103,15 +109,17 @@ def calibration_language(laboratory: Laboratory) -> Result:
         ),
         meaning=" ".join(
             f"{name}: calibration on a language itself instead of another changes its damage by "
-            f"{number_text(found[0])} bits per byte on average (p = {found[1]:.3g}), and beats the equal mix for "
+            f"{number_text(method[0])} bits per byte on average (p = {method[1]:.3g}), and beats the equal mix for "
             f"{gains[name]} of {n} languages."
-            for name, found in homes.items()
+            for name, method in homes.items()
         )
         + (" Calibrate on all the languages you serve." if main.answer is not Answer.NOT_SUPPORTED else ""),
-        tables=(*(_matrix(name, found) for name, found in methods.items()), _summary(methods), _contrasts(methods)),
+        tables=(*(_matrix(name, method) for name, method in methods.items()), _summary(methods), _contrasts(methods)),
         figure=_figure(main),
-        power=documents_needed({f"worst language, {hub} against equal": main.hub_worse}) if _is_open(main) else "",
-        notes=notes,
+        power=documents_needed({f"worst language, {hub} against equal": main.hub_worse})
+        if main.answer is Answer.UNDECIDED
+        else "",
+        notes=(f"no proportional mix: {unknown}",) if unknown else (),
     )
 
 
@@ -143,95 +151,75 @@ def home_advantage(matrix: Floats, *, seed: int = 0) -> tuple[float, float]:
         orders = np.array(list(permutations(range(n))))
     else:
         orders = np.random.default_rng(seed).permuted(np.tile(np.arange(n), (DRAWS, 1)), axis=1)
-    found, drawn = float(advantage(np.arange(n)[None])[0]), advantage(orders)
+    observed, drawn = float(advantage(np.arange(n)[None])[0]), advantage(orders)
     # over all permutations the mean is 0, whatever the matrix; rounding must not decide between equal numbers
-    hits = int((np.abs(drawn) >= abs(found) - 1e-12 * np.abs(matrix).max()).sum())
-    return found, hits / len(orders) if exact else (1 + hits) / (1 + len(orders))
-
-
-def shares_of(laboratory: Laboratory) -> tuple[Mapping[str, float] | None, tuple[str, ...]]:
-    """Returns the shares of the training text, or None and a note on why they are unknown."""
-    try:
-        return laboratory.shares, ()
-    except InputError as unknown:
-        return None, (f"no proportional mix: {unknown}",)
+    hits = int((np.abs(drawn) >= abs(observed) - 1e-12 * np.abs(matrix).max()).sum())
+    return observed, hits / len(orders) if exact else (1 + hits) / (1 + len(orders))
 
 
 def _clip_damages(lab: ModelLab, shares: Mapping[str, float] | None) -> dict[str, LanguageFrame]:
-    found = {}
+    damages = {}
     for i, code in enumerate(lab.languages):
         lab.report("clipping for one language", i, len(lab.languages))
-        found[code] = lab.policy_damage("laaciq", BITS, language=code)
-    found[EQUAL] = lab.policy_damage("weighted", BITS)
+        damages[code] = lab.policy_damage("laaciq", BITS, language=code)
+    damages[EQUAL] = lab.policy_damage("weighted", BITS)
     if shares is not None:
-        own = lab.setting
-        equal = plan(
-            lab.checkpoint,
-            policy="weighted",
-            text=lab.corpus,
-            device=own.device,
-            bits=BITS,
-            group=own.group,
-            **own.calibration_text.settings,
-        )
+        equal = lab.plan("weighted", BITS)
         total = sum(shares.values())
         weights = {code: shares[code] / total for code in equal.languages}
-        found[PROPORTIONAL] = lab.plan_damage(replace(equal, languages=weights))
-    return found
+        damages[PROPORTIONAL] = lab.plan_damage(replace(equal, languages=weights))
+    return damages
 
 
 def _gptq_damages(lab: ModelLab, shares: Mapping[str, float] | None, tokens: int) -> dict[str, LanguageFrame]:
-    found = {}
+    damages = {}
     for i, code in enumerate(lab.languages):
         lab.report("GPTQ on one language", i, len(lab.languages))
-        found[code] = lab.policy_damage("gptq", BITS, mix={code: 1.0}, tokens=tokens)
-    found[EQUAL] = lab.policy_damage("gptq", BITS)
+        damages[code] = lab.policy_damage("gptq", BITS, mix={code: 1.0}, tokens=tokens)
+    damages[EQUAL] = lab.policy_damage("gptq", BITS)
     if shares is not None:
-        found[PROPORTIONAL] = lab.policy_damage("gptq", BITS, mix=dict(shares))
-    return found
+        damages[PROPORTIONAL] = lab.policy_damage("gptq", BITS, mix=dict(shares))
+    return damages
 
 
-def _is_open(found: Calibrated) -> bool:
-    return found.answer is Answer.UNDECIDED
-
-
-def _matrix(name: str, found: Calibrated) -> Table:
+def _matrix(name: str, method: Calibrated) -> ResultTable:
     rows = tuple(
-        (what, *(round(each, 4) for each in language_values(frame).tolist())) for what, frame in found.frames.items()
+        (what, *(round(damage, 4) for damage in language_values(frame).tolist()))
+        for what, frame in method.frames.items()
     )
-    return Table(f"{name}: added bits per byte; rows: calibration", ("calibration", *found.languages), rows)
+    return ResultTable(f"{name}: added bits per byte; rows: calibration", ("calibration", *method.languages), rows)
 
 
-def _summary(methods: Mapping[str, Calibrated]) -> Table:
+def _summary(methods: Mapping[str, Calibrated]) -> ResultTable:
     rows = []
-    for name, found in methods.items():
-        for what, frame in {"its own language": found.own, **found.frames}.items():
-            code, worst = frame.worst()
-            rows.append(
-                (name, what, code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap()))
-            )
+    for name, method in methods.items():
+        for what, frame in {"its own language": method.own_language, **method.frames}.items():
+            rows.append((name, what, *damage_cells(frame)))
     columns = ("method", "calibration", "worst language", "worst", "mean", "gap")
-    return Table("Added bits per byte by calibration", columns, tuple(rows))
+    return ResultTable("Added bits per byte by calibration", columns, tuple(rows))
 
 
-def _contrasts(methods: Mapping[str, Calibrated]) -> Table:
+def _contrasts(methods: Mapping[str, Calibrated]) -> ResultTable:
     rows = []
-    for name, found in methods.items():
-        against = [found.own.contrast(found.frames[other]) for other in (found.hub, EQUAL)]
-        for code in found.languages:
-            cells = [(estimate_text(each.differences[code]), float(f"{each.p_holm[code]:.3g}")) for each in against]
+    for name, method in methods.items():
+        against = [method.own_language.contrast(method.frames[baseline]) for baseline in (method.hub, EQUAL)]
+        for code in method.languages:
+            cells = [
+                (estimate_text(contrast.differences[code]), float(f"{contrast.p_holm[code]:.3g}"))
+                for contrast in against
+            ]
             rows.append((name, code, *cells[0], *cells[1]))
     hub = next(iter(methods.values())).hub
     columns = ("method", "language", f"own minus {hub}", "p (Holm)", "own minus equal", "p (Holm)")
-    return Table("Own calibration minus another: negative values are a gain", columns, tuple(rows))
+    return ResultTable("Own calibration minus another: negative values are a gain", columns, tuple(rows))
 
 
-def _figure(found: Calibrated) -> Figure:
-    shown = {"own language": found.own, found.hub: found.frames[found.hub], EQUAL: found.frames[EQUAL]}
+def _figure(method: Calibrated) -> ResultFigure:
+    shown = {"own language": method.own_language, method.hub: method.frames[method.hub], EQUAL: method.frames[EQUAL]}
     series = []
     for name, frame in shown.items():
         estimates = frame.by_language()
-        each = [(e.value, e.low, e.high) for e in estimates.values()]
-        y, low, high = (tuple(column) for column in zip(*each, strict=True))
-        series.append(Series(name, tuple(map(float, range(len(each)))), y, low, high, tuple(estimates)))
-    return Figure(f"Damage by language and calibration, GPTQ, {BITS} bits", "language", "bits per byte", tuple(series))
+        series.append(Series.of_estimates(name, map(float, range(len(estimates))), estimates.values(), estimates))
+    return ResultFigure(
+        f"Damage by language and calibration, GPTQ, {BITS} bits", "language", "bits per byte", tuple(series)
+    )

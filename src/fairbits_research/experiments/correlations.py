@@ -7,14 +7,17 @@ from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, combination, estimate_within
 from fairbits_research.experiments.laboratory import Laboratory, language_values
+from fairbits_research.experiments.language_traits import MANY, LanguageTraits, combine_languages, measure_all
 from fairbits_research.experiments.result import (
     Answer,
-    Figure,
     Judgement,
     Result,
+    ResultFigure,
     Series,
     all_of,
+    estimate_numbers,
     estimate_text,
+    is_above,
     is_below,
 )
 from fairbits_research.experiments.trait_correlation import (
@@ -25,7 +28,6 @@ from fairbits_research.experiments.trait_correlation import (
     has_sign,
     languages_needed,
 )
-from fairbits_research.experiments.traits_experiment import MANY, LanguageTraits, combine_languages, measure_all
 
 NAME = "correlations"
 PRIMARY = "nearest, 4 bits"
@@ -38,34 +40,37 @@ FIVEFOLD = 5.0
 
 def correlations(laboratory: Laboratory) -> Result:
     """Returns the result: does outlier activation predict damage, in own languages and in many of the declaration?"""
-    found, notes = measure_all(laboratory)
-    pairs = [each for traits in found for each in _correlations(traits, seed=laboratory.setting.seed)]
-    main = [each for each in pairs if each.x == "ā_outlier" and each.y == PRIMARY]
-    answer = all_of(has_sign(each.r, -1) for each in main if each.among != MANY)
-    attention = _attention(found[-1])
-    found_r = "; ".join(f"{estimate_text(each.r)} over {each.r.n} ({each.among}) languages" for each in main)
+    trait_sets, notes = measure_all(laboratory)
+    pairs = [pair for traits in trait_sets for pair in _correlations(traits, seed=laboratory.setting.seed)]
+    main = [pair for pair in pairs if pair.x == "ā_outlier" and pair.y == PRIMARY]
+    answer = all_of(has_sign(pair.r, -1) for pair in main if pair.among != MANY)
+    attention = _attention(trait_sets[-1])
+    stated_r = "; ".join(f"{estimate_text(pair.r)} over {pair.r.n} ({pair.among}) languages" for pair in main)
     return Result(
         name=NAME,
         title="Correlations",
         question="Are languages with more activation in the outlier layers damaged less by quantization?",
         predicted=f"Yes: over 14 languages outlier activation and damage have r = {FOUND:g}, and κ_eff much the same.",
-        design=_design(found),
-        subject=laboratory.subject(outliers="n//4: κ 125, 7n//12: κ 148", languages_in_all=len(_codes(found))),
+        design=_design(trait_sets),
+        subject=laboratory.subject(
+            outliers="n//4: κ 125, 7n//12: κ 148",
+            languages_in_all=len({code for traits in trait_sets for code in traits.languages}),
+        ),
         answer=answer,
-        verdict=f"The founding r = {FOUND:g} {_SAID[answer]}: at 4 bits r of ā_outlier and damage is {found_r}.",
+        verdict=f"The founding r = {FOUND:g} {_SAID[answer]}: at 4 bits r of ā_outlier and damage is {stated_r}.",
         meaning=_MEANING[answer],
         tables=(
             correlation_table("Outlier activation, κ_eff and damage", pairs),
-            correlation_table("Other measures of activation", _others(found)),
-            *(each.table() for each in found),
+            correlation_table("Other measures of activation", _others(trait_sets)),
+            *(traits.table() for traits in trait_sets),
         ),
-        figure=_figure(found),
+        figure=_figure(trait_sets),
         judgements=(
-            _judge_listed(found[0].outlier_share),
-            _judge_fivefold(found[0].damage[PRIMARY]),
+            _judge_listed(trait_sets[0].outlier_share),
+            _judge_fivefold(trait_sets[0].damage[PRIMARY]),
             _judge_mt5(attention),
         ),
-        power=languages_needed({f"r in {each.among} languages": each.r for each in main}),
+        power=languages_needed({f"r in {pair.among} languages": pair.r for pair in main}),
         notes=(*notes, "Activation is measured on calibration text, damage on evaluation text."),
     )
 
@@ -83,21 +88,21 @@ _MEANING = {
 
 
 def _correlations(traits: LanguageTraits, *, seed: int) -> list[TraitCorrelation]:
-    given = {**traits.log_share, **traits.text_traits}
+    covariates = {**traits.log_share, **traits.text_traits}
     return [
-        correlate(x, (name, language_values(frame)), among=traits.among, given=given, seed=seed)
+        correlate(x, (name, language_values(frame)), among=traits.among, covariates=covariates, seed=seed)
         for x in (("ā_outlier", traits.a), ("κ_eff", traits.kappa_eff))
         for name, frame in traits.damage.items()
     ]
 
 
-def _others(found: list[LanguageTraits]) -> list[TraitCorrelation]:
+def _others(trait_sets: list[LanguageTraits]) -> list[TraitCorrelation]:
     """Returns the correlations of every measure of activation with the damage that decides."""
     return [
         correlate(
             (f"ā_outlier, {kind} {way}", a), (PRIMARY, language_values(traits.damage[PRIMARY])), among=traits.among
         )
-        for traits in found
+        for traits in trait_sets
         for (kind, way), a in traits.activation.items()
     ]
 
@@ -120,10 +125,7 @@ def _judge_listed(share: LanguageFrame) -> Judgement:
         f"the outlier blocks' share of the activation is larger by {estimate_text(more)} for English and French than "
         "for Hindi and Arabic (MLP norm, means of two)"
     )
-    answer = Answer.UNDECIDED
-    if more.excludes(0.0):
-        answer = Answer.SUPPORTED if more.value > 0 else Answer.NOT_SUPPORTED
-    return Judgement("000-14", answer, because, {"difference": more.value, "low": more.low, "high": more.high})
+    return Judgement("000-14", is_above(more, 0.0), because, estimate_numbers("difference", more))
 
 
 def _judge_fivefold(damage: LanguageFrame) -> Judgement:
@@ -133,7 +135,7 @@ def _judge_fivefold(damage: LanguageFrame) -> Judgement:
         return Judgement("000-09", Answer.UNDECIDED, "Arabic or English has no text, or a damage that may be 0")
     answer = is_fivefold(times)
     because = f"at 4 bits Arabic is damaged {estimate_text(times)} times as much as English in bits per byte"
-    return Judgement("000-09", answer, because, {"ratio": times.value, "low": times.low, "high": times.high})
+    return Judgement("000-09", answer, because, estimate_numbers("ratio", times))
 
 
 def is_fivefold(times: Estimate) -> Answer:
@@ -143,15 +145,18 @@ def is_fivefold(times: Estimate) -> Answer:
     return Answer.SUPPORTED if times.excludes(1.0) else Answer.UNDECIDED
 
 
-def times_as_much(damage: LanguageFrame, one: str, other: str) -> Estimate | None:
+def times_as_much(damage: LanguageFrame, language: str, reference: str) -> Estimate | None:
     """Returns the damage of one language over that of another, with the interval of the log ratio.
 
     None where either is missing or its interval reaches 0, because the ratio is then unbounded.
     """
-    if not {one, other} <= set(damage.languages) or min(damage.language(code).low for code in (one, other)) <= 0:
+    if (
+        not {language, reference} <= set(damage.languages)
+        or min(damage.language(code).low for code in (language, reference)) <= 0
+    ):
         return None
     drawn = damage.bounded
-    sign = np.array([(code == one) - float(code == other) for code in drawn.languages])
+    sign = np.array([(code == language) - float(code == reference) for code in drawn.languages])
     try:
         value, low, high = np.exp(combination(drawn.logarithm(), sign, damage.confidence))
     except InputError:  # another language gains by rounding, so it has no logarithm
@@ -166,11 +171,11 @@ def _judge_mt5(r: Estimate | None) -> Judgement:
         f"attention's activation in the outlier layers and damage correlate with r = {estimate_text(r)} over {r.n} "
         "languages, in a decoder and not in mT5, which was not available"
     )
-    return Judgement("001-10", is_below(r, -STRONG), because, {"r": r.value, "low": r.low, "high": r.high})
+    return Judgement("001-10", is_below(r, -STRONG), because, estimate_numbers("r", r))
 
 
-def _design(found: list[LanguageTraits]) -> str:
-    sizes = " and ".join(f"{len(each.languages)} {each.among} languages" for each in found)
+def _design(trait_sets: list[LanguageTraits]) -> str:
+    sizes = " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
     return (
         f"A variant with the same function and outliers in two blocks (κ 125 and 148); {sizes}. Damage by round to "
         "nearest at 3 and 4 bits and by the exact clip at 4, bits per byte of evaluation text; activation is the mean "
@@ -184,18 +189,14 @@ def _design(found: list[LanguageTraits]) -> str:
     )
 
 
-def _codes(found: list[LanguageTraits]) -> set[str]:
-    return {code for each in found for code in each.languages}
-
-
-def _figure(found: list[LanguageTraits]) -> Figure:
-    own = found[0]
-    series = [Series("own", _floats(own.a), _floats(language_values(own.damage[PRIMARY])), labels=own.languages)]
-    for traits in found[1:]:
-        rows = np.array([code not in own.languages for code in traits.languages])
+def _figure(trait_sets: list[LanguageTraits]) -> ResultFigure:
+    first = trait_sets[0]
+    series = [Series("own", _floats(first.a), _floats(language_values(first.damage[PRIMARY])), labels=first.languages)]
+    for traits in trait_sets[1:]:
+        rows = np.array([code not in first.languages for code in traits.languages])
         damage = language_values(traits.damage[PRIMARY])
         series.append(Series("others", _floats(traits.a[rows]), _floats(damage[rows])))
-    return Figure(
+    return ResultFigure(
         "Activation in the outlier layers and damage, 4 bits", "ā_outlier", "added bits per byte", tuple(series)
     )
 

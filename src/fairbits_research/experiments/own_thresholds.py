@@ -8,8 +8,8 @@ import numpy as np
 from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab
-from fairbits_research.experiments.result import Answer, Figure, Result, Series, Table, estimate_text
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
+from fairbits_research.experiments.result import Answer, Result, ResultFigure, ResultTable, Series, estimate_text
 
 NAME = "own-thresholds"
 FEW = 8
@@ -24,7 +24,7 @@ BASELINES = ("shared copy", "clip without text", "formula of κ")
 class Copies:
     """The damage at one width to every language: with its own copy, and with the baselines."""
 
-    own: LanguageFrame
+    separate: LanguageFrame
     baselines: Mapping[str, LanguageFrame]
 
     @property
@@ -35,7 +35,7 @@ class Copies:
     @property
     def gap(self) -> Estimate:
         """The gap with own copies minus that with the shared one; negative if own copies reduce it."""
-        return LanguageGap.of(self.own).minus(LanguageGap.of(self.shared))
+        return LanguageGap.of(self.separate).minus(LanguageGap.of(self.shared))
 
     @property
     def answer(self) -> Answer:
@@ -49,7 +49,7 @@ def own_thresholds(laboratory: Laboratory) -> Result:
     widths = (3, 4) if len(lab.languages) <= FEW else (3,)
     copies = {bits: _copies(lab, bits) for bits in widths}
     first = copies[3]
-    better, worse = _sides(first.own.contrast(first.shared))
+    better, worse = _sides(first.separate.contrast(first.shared))
     n = len(lab.languages)
     return Result(
         name=NAME,
@@ -71,8 +71,8 @@ def own_thresholds(laboratory: Laboratory) -> Result:
         ),
         meaning=(
             f"{n} copies take {n} times the memory; own copies change the worst damage by "
-            f"{estimate_text(first.own.worst_minus(first.shared))} bits per byte, and {better} of {n} languages gain "
-            f"significantly and {worse} lose: {_advice(first)}."
+            f"{estimate_text(first.separate.worst_minus(first.shared))} bits per byte, and {better} of {n} languages "
+            f"gain significantly and {worse} lose: {_advice(first)}."
         ),
         tables=(_table(copies), _differences(copies)),
         figure=_figure(first),
@@ -109,22 +109,22 @@ def is_reduced(difference: Estimate, before: float) -> Answer:
 
 
 def _copies(lab: ModelLab, bits: int) -> Copies:
-    found = {}
+    copies = {}
     for i, code in enumerate(lab.languages):
         lab.report(f"copies at {bits} bits", i, len(lab.languages) + len(BASELINES))
-        found[code] = lab.policy_damage("laaciq", bits, language=code)
+        copies[code] = lab.policy_damage("laaciq", bits, language=code)
     lab.report("baselines", len(lab.languages), len(lab.languages) + len(BASELINES))
-    others = (
+    baselines = (
         lab.policy_damage("weighted", bits),
         lab.rounding_damage(bits, clip="exact"),
         lab.policy_damage("kappa", bits),
     )
-    return Copies(each_from_own_copy(found), dict(zip(BASELINES, others, strict=True)))
+    return Copies(each_from_own_copy(copies), dict(zip(BASELINES, baselines, strict=True)))
 
 
 def _sides(contrast: Contrast) -> tuple[int, int]:
     """Returns how many languages have significantly less damage, and how many significantly more."""
-    signs = np.sign([each.value for each in contrast.significant().values()])
+    signs = np.sign([change.value for change in contrast.significant().values()])
     return int((signs < 0).sum()), int((signs > 0).sum())
 
 
@@ -134,45 +134,36 @@ def _advice(copies: Copies) -> str:
     return "one copy weighted by all languages is the better use of memory"
 
 
-def _table(copies: Mapping[int, Copies]) -> Table:
+def _table(copies: Mapping[int, Copies]) -> ResultTable:
     rows = []
-    for bits, found in copies.items():
-        for what, frame in {"own copies": found.own, **found.baselines}.items():
-            code, worst = frame.worst()
-            rows.append(
-                (bits, what, code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap()))
-            )
-    return Table("Added bits per byte", ("bits", "copies", "worst language", "worst", "mean", "gap"), tuple(rows))
+    for bits, damages in copies.items():
+        for what, frame in {"own copies": damages.separate, **damages.baselines}.items():
+            rows.append((bits, what, *damage_cells(frame)))
+    return ResultTable("Added bits per byte", ("bits", "copies", "worst language", "worst", "mean", "gap"), tuple(rows))
 
 
-def _differences(copies: Mapping[int, Copies]) -> Table:
+def _differences(copies: Mapping[int, Copies]) -> ResultTable:
     rows = []
-    for bits, found in copies.items():
-        for what, frame in found.baselines.items():
-            better, worse = _sides(found.own.contrast(frame))
-            gap = LanguageGap.of(found.own).minus(LanguageGap.of(frame))
-            mean = found.own.minus(frame).mean()
-            numbers = estimate_text(found.own.worst_minus(frame)), estimate_text(mean), estimate_text(gap)
+    for bits, damages in copies.items():
+        for what, frame in damages.baselines.items():
+            better, worse = _sides(damages.separate.contrast(frame))
+            gap = LanguageGap.of(damages.separate).minus(LanguageGap.of(frame))
+            mean = damages.separate.minus(frame).mean()
+            numbers = estimate_text(damages.separate.worst_minus(frame)), estimate_text(mean), estimate_text(gap)
             rows.append((bits, what, *numbers, better, worse))
     columns = ("bits", "against", "worst", "mean", "gap", "languages better", "languages worse")
-    return Table("Own copies minus a baseline; number of significant languages (Holm)", columns, tuple(rows))
+    return ResultTable("Own copies minus a baseline; number of significant languages (Holm)", columns, tuple(rows))
 
 
-def _figure(copies: Copies) -> Figure:
-    own, shared = copies.own.by_language(), copies.shared.by_language()
-    return Figure(
+def _figure(copies: Copies) -> ResultFigure:
+    separate = copies.separate.by_language()
+    shared = tuple(language_values(copies.shared).tolist())
+    return ResultFigure(
         "Damage with own copies and with one for all, 3 bits",
         "shared copy, bits per byte",
         "own copy, bits per byte",
         (
-            Series(
-                "languages",
-                tuple(each.value for each in shared.values()),
-                tuple(each.value for each in own.values()),
-                tuple(each.low for each in own.values()),
-                tuple(each.high for each in own.values()),
-                tuple(own),
-            ),
-            Series("own = shared", *(tuple(sorted(each.value for each in shared.values())),) * 2),
+            Series.of_estimates("languages", shared, separate.values(), separate),
+            Series("own = shared", *(tuple(sorted(shared)),) * 2),
         ),
     )

@@ -2,9 +2,9 @@
 
 from fairbits.core.array_checks import Floats
 from fairbits.stats.correlation import spearman
-from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.laboratory import Laboratory, language_values
-from fairbits_research.experiments.result import Answer, Figure, Judgement, Result, Series, all_of, estimate_text
+from fairbits_research.experiments.language_traits import DRAWS, DROPPED, MANY, LanguageTraits, measure_all
+from fairbits_research.experiments.result import Answer, Judgement, Result, ResultFigure, Series, all_of, estimate_text
 from fairbits_research.experiments.trait_correlation import (
     STRONG,
     TraitCorrelation,
@@ -13,7 +13,6 @@ from fairbits_research.experiments.trait_correlation import (
     has_sign,
     languages_needed,
 )
-from fairbits_research.experiments.traits_experiment import DRAWS, DROPPED, MANY, LanguageTraits, measure_all
 
 NAME = "redundancy"
 PRIMARY = "nearest, 3 bits"
@@ -23,17 +22,17 @@ MEASURED = "1/R, dropout"
 def redundancy(laboratory: Laboratory) -> Result:
     """Returns the result: does 1/R predict damage, and does the documents' R̂ = ā_outlier measure redundancy?"""
     measured, notes = measure_all(laboratory, dropout=True, treatments=[PRIMARY])
-    found = [each.with_redundancy() for each in measured]
+    trait_sets = [traits.with_redundancy() for traits in measured]
     seed = laboratory.setting.seed
-    pairs = [each for traits in found for each in _correlations(traits, seed=seed)]
-    main = [each for each in pairs if each.x == MEASURED]
-    answer = all_of(has_sign(given_text(each), 1) for each in main if each.among != MANY)
+    pairs = [pair for traits in trait_sets for pair in _correlations(traits, seed=seed)]
+    main = [pair for pair in pairs if pair.x == MEASURED]
+    answer = all_of(has_sign(pair.adjusted, 1) for pair in main if pair.among != MANY)
     found_ranks = "; ".join(
-        f"{estimate_text(each.ranks)} in {each.r.n} ({each.among}) languages"
-        + (f", r given {' and '.join(each.given)} {estimate_text(each.partial.estimate)}" if each.partial else "")
-        for each in main
+        f"{estimate_text(pair.ranks)} in {pair.r.n} ({pair.among}) languages"
+        + (f", r given {' and '.join(pair.covariates)} {estimate_text(pair.partial.estimate)}" if pair.partial else "")
+        for pair in main
     )
-    stands_in = [each for traits in found for each in _stand_in(traits)]
+    stands_in = [pair for traits in trait_sets for pair in _stand_in(traits)]
     return Result(
         name=NAME,
         title="Redundancy",
@@ -41,10 +40,10 @@ def redundancy(laboratory: Laboratory) -> Result:
         predicted="Damage is proportional to 1/R (theorem 1), and activation in the outlier layers is a proxy of R.",
         design=(
             "The variant with outliers in two blocks (κ 125 and 148), in "
-            + " and ".join(f"{len(each.languages)} {each.among} languages" for each in found)
-            + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every layer to 0, mean "
-            f"of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. In addition, "
-            "the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest at 3 bits. "
+            + " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
+            + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every linear layer to 0, "
+            f"mean of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. In "
+            "addition, the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest at 3 bits. "
             "Rank correlations with intervals over languages, permutation p adjusted by Holm, and r given bytes per "
             "token and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known "
             f"languages; not supported: in one of the two its interval does not reach {STRONG:g}. Known are languages "
@@ -58,11 +57,11 @@ def redundancy(laboratory: Laboratory) -> Result:
         tables=(
             correlation_table("Redundancy and damage at 3 bits", pairs),
             correlation_table("The documents' R̂ and measured redundancy", stands_in),
-            *(each.table() for each in measured),
+            *(traits.table() for traits in measured),
         ),
-        figure=_figure(found),
-        judgements=(judge_proxy(found[-1]), judge_survival(found[0])),
-        power=languages_needed({f"r of 1/R and damage in {each.among} languages": given_text(each) for each in main}),
+        figure=_figure(trait_sets),
+        judgements=(judge_proxy(trait_sets[-1]), judge_survival(trait_sets[0])),
+        power=languages_needed({f"r of 1/R and damage in {pair.among} languages": pair.adjusted for pair in main}),
         notes=(*notes, "Dropping and rounding are measured on the same documents, so they share their sampling noise."),
     )
 
@@ -82,27 +81,22 @@ _MEANING = {
 }
 
 
-def given_text(each: TraitCorrelation) -> Estimate:
-    """Returns r given the traits of the text; r itself where there are too few languages."""
-    return each.r if each.partial is None else each.partial.estimate
-
-
 def _correlations(traits: LanguageTraits, *, seed: int) -> list[TraitCorrelation]:
     damage = PRIMARY, language_values(traits.damage[PRIMARY])
     measured: dict[str, Floats] = {MEASURED: 1 / traits.robustness, "R̂ = ā_outlier": traits.a, **traits.proxies}
-    given = {name: each for name, each in traits.text_traits.items() if name != "Latin script"}
-    return [correlate(x, damage, among=traits.among, given=given, seed=seed) for x in measured.items()]
+    covariates = {name: values for name, values in traits.text_traits.items() if name != "Latin script"}
+    return [correlate(x, damage, among=traits.among, covariates=covariates, seed=seed) for x in measured.items()]
 
 
 def _stand_in(traits: LanguageTraits) -> list[TraitCorrelation]:
-    found = [correlate(("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness), among=traits.among)]
+    correlations = [correlate(("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness), among=traits.among)]
     if traits.shares is not None:
-        found += [
-            correlate(share, (name, each), among=traits.among, given={"Latin script": traits.latin})
+        correlations += [
+            correlate(share, (name, values), among=traits.among, covariates={"Latin script": traits.latin})
             for share in traits.log_share.items()
-            for name, each in (("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness))
+            for name, values in (("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness))
         ]
-    return found
+    return correlations
 
 
 def judge_proxy(traits: LanguageTraits) -> Judgement:
@@ -127,8 +121,8 @@ def judge_survival(traits: LanguageTraits) -> Judgement:
     (share,) = traits.log_share.items()
     script = {"Latin script": traits.latin}
     damage = PRIMARY, language_values(traits.damage[PRIMARY])
-    first = given_text(correlate(share, ("R̂", traits.a), among=traits.among, given=script))
-    second = given_text(correlate(("R̂", traits.a), damage, among=traits.among, given=script))
+    first = correlate(share, ("R̂", traits.a), among=traits.among, covariates=script).adjusted
+    second = correlate(("R̂", traits.a), damage, among=traits.among, covariates=script).adjusted
     answer = all_of((has_sign(first, 1), has_sign(second, -1)))
     because = (
         f"given script, r of log share and R̂ is {estimate_text(first)}, and r of R̂ and damage at 3 bits is "
@@ -137,15 +131,15 @@ def judge_survival(traits: LanguageTraits) -> Judgement:
     return Judgement("000-17", answer, because, {"share_with_R": first.value, "R_with_damage": second.value})
 
 
-def _figure(found: list[LanguageTraits]) -> Figure:
+def _figure(trait_sets: list[LanguageTraits]) -> ResultFigure:
     series = tuple(
         Series(
-            f"{each.among} languages",
-            tuple((1 / each.robustness).tolist()),
-            tuple(language_values(each.damage[PRIMARY]).tolist()),
-            labels=each.languages if i == 0 else (),
+            f"{traits.among} languages",
+            tuple((1 / traits.robustness).tolist()),
+            tuple(language_values(traits.damage[PRIMARY]).tolist()),
+            labels=traits.languages if i == 0 else (),
         )
-        for i, each in enumerate(found)
+        for i, traits in enumerate(trait_sets)
     )
     title = "Damage by dropped columns and by rounding to 3 bits"
-    return Figure(title, "1/R: dropped columns, bits per byte", "rounding, bits per byte", series)
+    return ResultFigure(title, "1/R: dropped columns, bits per byte", "rounding, bits per byte", series)

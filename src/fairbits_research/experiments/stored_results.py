@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fairbits_research.claims.claim import SETS, stored_records
-from fairbits_research.experiments.result import RESULT, Answer, Result, Table, cell_text, common_answer
+from fairbits_research.experiments.result import RESULT, Answer, Result, ResultTable, cell_text, common_answer
 
 Records = Mapping[str, Mapping[str, Result]]
 """Experiment -> set -> result."""
@@ -29,11 +29,11 @@ needs a text of your own. Models of 10 to 14 M parameters may behave differently
 
 def all_records() -> dict[str, dict[str, Result]]:
     """Returns every result by experiment and set; sets in the order of the page."""
-    found: dict[str, dict[str, Result]] = {}
+    results: dict[str, dict[str, Result]] = {}
     for where, data in stored_records():
         result = RESULT.parse(data, source=f"a stored result of {where}")
-        found.setdefault(result.name, {})[where] = result
-    return found
+        results.setdefault(result.name, {})[where] = result
+    return results
 
 
 def overall_answer(results: Mapping[str, Result]) -> Answer:
@@ -54,10 +54,10 @@ def _summary(records: Records, experiments: Mapping[str, str]) -> Iterator[str]:
     yield "|---|---|---|" + "---|" * len(SETS)
     for name, question in experiments.items():
         if name in records:
-            found = records[name]
-            each = (found[where].answer.value if where in found else "–" for where in SETS)
-            answer = overall_answer(found)
-            yield f"| [{name}](#{name}) | {question} | {MARKS[answer]} {answer.value} | {' | '.join(each)} |"
+            results = records[name]
+            answers = (results[where].answer.value if where in results else "–" for where in SETS)
+            answer = overall_answer(results)
+            yield f"| [{name}](#{name}) | {question} | {MARKS[answer]} {answer.value} | {' | '.join(answers)} |"
     yield ""
 
 
@@ -76,11 +76,11 @@ def _experiment(number: int, results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def _one(where: str, result: Result) -> Iterator[str]:
-    own = result.subject
+    subject = result.subject
     label = SETS[where]
     yield from (f"### {label[0].upper()}{label[1:]}", "")
-    seeds = f"seed{'s' if len(own.seeds) > 1 else ''} {', '.join(map(str, own.seeds))}"
-    yield f"{own.languages} languages, {own.documents:,} documents, {own.tokens:,} tokens, {seeds}."
+    seeds = f"seed{'s' if len(subject.seeds) > 1 else ''} {', '.join(map(str, subject.seeds))}"
+    yield f"{subject.languages} languages, {subject.documents:,} documents, {subject.tokens:,} tokens, {seeds}."
     yield from (
         "",
         f"Design: {result.design}",
@@ -102,7 +102,7 @@ def _one(where: str, result: Result) -> Iterator[str]:
         yield from (f"Note: {note}", "")
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ResultTable) -> Iterator[str]:
     folded = len(table.rows) >= FOLDED
     if folded:
         yield from ('<details markdown="1">', f"<summary>{table.title}</summary>", "")

@@ -4,14 +4,16 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments.laboratory import Laboratory, language_values, outlier_blocks
+from fairbits_research.experiments.laboratory import Laboratory, language_values
+from fairbits_research.experiments.language_traits import OWN, LanguageTraits, measure_traits
 from fairbits_research.experiments.result import (
     Answer,
-    Figure,
     Judgement,
     Result,
+    ResultFigure,
     Series,
     all_of,
+    estimate_numbers,
     estimate_text,
     is_above,
 )
@@ -23,7 +25,6 @@ from fairbits_research.experiments.trait_correlation import (
     has_sign,
     languages_needed,
 )
-from fairbits_research.experiments.traits_experiment import OWN, LanguageTraits, measure_traits
 
 NAME = "training-data"
 TREATMENTS = ("nearest, 3 bits", "nearest, 4 bits")
@@ -35,8 +36,8 @@ SHARE = "log share"
 def training_data(laboratory: Laboratory) -> Result:
     """Returns the result: do languages with more training text have more outlier activation and less damage?"""
     shares = laboratory.shares  # first, because all else takes time
-    model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
-    traits = measure_traits(laboratory.lab(model), OWN, dropout=False, treatments=TREATMENTS, shares=shares)
+    lab = laboratory.lab(laboratory.outlier_variant())
+    traits = measure_traits(lab, OWN, dropout=False, treatments=TREATMENTS, shares=shares)
     pairs = _correlations(
         traits, shares=np.array([shares[code] for code in traits.languages]), seed=laboratory.setting.seed
     )
@@ -66,15 +67,18 @@ def training_data(laboratory: Laboratory) -> Result:
         figure=_figure(traits, shares),
         judgements=(
             Judgement(
-                "001-19", answer, f"r(log share, ā_outlier) = {estimate_text(activation.r)}", _numbers(activation.r)
+                "001-19",
+                answer,
+                f"r(log share, ā_outlier) = {estimate_text(activation.r)}",
+                estimate_numbers("r", activation.r) | {"n": activation.r.n},
             ),
             Judgement(
                 "002-15",
-                all_of(has_sign(each.r, 1) for each in (activation, kappa)),
+                all_of(has_sign(correlation.r, 1) for correlation in (activation, kappa)),
                 f"r of log share is {estimate_text(activation.r)} with ā_outlier, {estimate_text(kappa.r)} with κ_eff",
                 {"r_activation": activation.r.value, "r_kappa": kappa.r.value},
             ),
-            judge_spread(spread, given_script(activation)),
+            judge_spread(spread, activation.adjusted),
         ),
         power=languages_needed(
             {"r(log share, ā_outlier)": activation.r, "r(log share, damage at 3 bits)": damage[0].r}
@@ -93,17 +97,12 @@ def _correlations(traits: LanguageTraits, *, shares: Floats, seed: int) -> list[
     """Returns the correlations of the log share with everything, then those of the share itself."""
     with_what = {"ā_outlier": traits.a, "κ_eff": traits.kappa_eff}
     with_what |= {name: language_values(frame) for name, frame in traits.damage.items()}
-    given = {"Latin script": traits.latin}
+    covariates = {"Latin script": traits.latin}
     return [
-        correlate((name, x), (other, y), among=traits.among, given=given, seed=seed)
+        correlate((name, x), (trait, y), among=traits.among, covariates=covariates, seed=seed)
         for name, x in ((SHARE, np.log(shares)), ("share", shares))
-        for other, y in with_what.items()
+        for trait, y in with_what.items()
     ]
-
-
-def given_script(activation: TraitCorrelation) -> Estimate:
-    """Returns r given script; r itself where there are too few languages or only one kind of script."""
-    return activation.r if activation.partial is None else activation.partial.estimate
 
 
 def judge_spread(spread: Estimate, r: Estimate) -> Judgement:
@@ -126,14 +125,10 @@ def _meaning(damage: Estimate) -> str:
 _SIDE = {True: "best represented", False: "least represented"}
 
 
-def _numbers(r: Estimate) -> dict[str, float]:
-    return {"r": r.value, "low": r.low, "high": r.high, "n": r.n}
-
-
-def _figure(traits: LanguageTraits, shares: dict[str, float]) -> Figure:
+def _figure(traits: LanguageTraits, shares: dict[str, float]) -> ResultFigure:
     x = tuple(shares[code] for code in traits.languages)
-    found = traits.outlier_share.by_language()
-    low, high = (tuple(getattr(found[code], side) for code in traits.languages) for side in ("low", "high"))
+    activation = traits.outlier_share.by_language()
+    low, high = (tuple(getattr(activation[code], side) for code in traits.languages) for side in ("low", "high"))
     series = Series("languages", x, tuple(traits.a.tolist()), low, high, traits.languages)
     title = "Training share and activation in the outlier layers"
-    return Figure(title, "share of training tokens", "ā_outlier", (series,), log="x")
+    return ResultFigure(title, "share of training tokens", "ā_outlier", (series,), log="x")

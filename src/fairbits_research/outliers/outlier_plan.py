@@ -2,19 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError
-from fairbits_research.outliers.channels import Channels
-from fairbits_research.outliers.couplings import Coupling, Route, Slice
+from fairbits.models.checkpoint import Checkpoint
+from fairbits_research.outliers.couplings import Channels, Coupling, Route, Slice
 from fairbits_research.outliers.kurtosis_search import find_staircase, kurtosis, power_sums
-
-if TYPE_CHECKING:
-    from fairbits.models.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class OutlierPlan:
 
 
 def plan_outliers(
-    checkpoint: "Checkpoint",
+    checkpoint: Checkpoint,
     kappa: Mapping[int, float],
     *,
     seed: int = 0,
@@ -86,7 +82,7 @@ def plan_outliers(
 
 
 def _plan_block(
-    checkpoint: "Checkpoint", block: int, *, target: float, seed: int, route: Route, role: str | None
+    checkpoint: Checkpoint, block: int, *, target: float, seed: int, route: Route, role: str | None
 ) -> tuple[float, float, list[Rescaling]]:
     linears = checkpoint.architecture.blocks[block].linears.values()
     if role is not None:
@@ -101,7 +97,7 @@ def _plan_block(
     sums = np.sum([rows.sum(0) for rows, _ in measured.values()], axis=0)
     if not (np.isfinite(sums).all() and sums[1] > 0):
         raise InputError("its weights are all 0, or some are NaN or infinite; repair them first")
-    found = find_staircase(target, n, sums, orders=channels.orders, slices=channels.power_sums)
-    couplings = channels.bearing(found.order, max(found.exponents, default=0))
-    chosen = [Rescaling(block, 2**e, c) for e, c in zip(found.exponents, couplings, strict=False)]
-    return float(kurtosis(n, sums)), found.kappa, chosen
+    staircase = find_staircase(target, n, sums, orders=channels.orders, slices=channels.power_sums)
+    couplings = channels.bearing(staircase.order, max(staircase.exponents, default=0))
+    chosen = [Rescaling(block, 2**e, c) for e, c in zip(staircase.exponents, couplings, strict=False)]
+    return float(kurtosis(n, sums)), staircase.kappa, chosen

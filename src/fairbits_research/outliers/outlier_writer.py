@@ -6,24 +6,22 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from fairbits.core.errors import InputError
 from fairbits.core.files import whole_directory
+from fairbits.core.version import __version__
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.cache import kept_directory
+from fairbits.models.io.safetensors_files import StoredTensor
 from fairbits.models.io.writer import COMPANIONS
 from fairbits_research.outliers.couplings import Route, Slice
 from fairbits_research.outliers.outlier_plan import OutlierPlan, plan_outliers
 
-if TYPE_CHECKING:
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.models.io.safetensors_files import StoredTensor
-
 
 def write_with_outliers(
-    checkpoint: "Checkpoint",
+    checkpoint: Checkpoint,
     directory: Path,
     kappa: Mapping[int, float],
     *,
@@ -48,7 +46,7 @@ def write_with_outliers(
     return plan
 
 
-def directory_with_outliers(checkpoint: "Checkpoint", kappa: Mapping[int, float]) -> Path:
+def directory_with_outliers(checkpoint: Checkpoint, kappa: Mapping[int, float]) -> Path:
     """Returns the directory of the checkpoint with the given kurtosis by block, written to the cache if it is missing.
 
     Its name is a hash of everything that decides its content, this code included: other code may write another model.
@@ -73,7 +71,7 @@ def rescale(name: str, tensor: torch.Tensor, factors: Iterable[tuple[Slice, floa
     return result
 
 
-def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None:
+def _write(checkpoint: Checkpoint, plan: OutlierPlan, directory: Path) -> None:
     shards = {info.file for info in checkpoint.files.values()}
     companions = {path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in COMPANIONS}
     for path in shards | companions:
@@ -84,15 +82,13 @@ def _write(checkpoint: "Checkpoint", plan: OutlierPlan, directory: Path) -> None
     (directory / "outliers.json").write_text(_as_json(plan, checkpoint), encoding="utf-8")
 
 
-def _overwrite(file: Path, info: "StoredTensor", tensor: torch.Tensor) -> None:
+def _overwrite(file: Path, info: StoredTensor, tensor: torch.Tensor) -> None:
     with file.open("r+b") as stream:
         stream.seek(info.start)
         stream.write(tensor.contiguous().view(torch.uint8).numpy().data)
 
 
-def _as_json(plan: OutlierPlan, checkpoint: "Checkpoint") -> str:
-    from fairbits.core.version import __version__
-
+def _as_json(plan: OutlierPlan, checkpoint: Checkpoint) -> str:
     source = {"target": checkpoint.target, "sha256": checkpoint.fingerprint, "notes": checkpoint.notes}
     content = {"schema": 1, "fairbits": __version__, "source": source, **asdict(plan)}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

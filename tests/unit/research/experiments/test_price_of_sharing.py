@@ -21,7 +21,7 @@ from fairbits_research.experiments.sharing_costs import (
     model_costs,
     shared_inputs,
 )
-from fairbits_research.theory.sharing import LeastFavourable, feedback_costs, mixture_of
+from fairbits_research.theory.sharing import LeastFavourable, feedback_costs, mix_moments
 
 LANGUAGES = 3
 
@@ -79,7 +79,7 @@ class TestCosts:
         pi = np.array([0.2, 0.3, 0.5])
         n = one.columns
         damped = one.calibration + DAMP * np.trace(one.calibration, axis1=1, axis2=2)[:, None, None] / n * np.eye(n)
-        expected = feedback_costs(damped, mixture_of(damped, pi), order=one.order)
+        expected = feedback_costs(damped, mix_moments(damped, pi), order=one.order)
         assert one.calibration_costs(pi) == pytest.approx(expected, rel=1e-5)
 
 

@@ -11,7 +11,7 @@ from fairbits_research.theory.sharing import (
     diagonal_bound,
     feedback_costs,
     least_favourable,
-    mixture_of,
+    mix_moments,
     sphere_bound,
     sphere_costs,
 )
@@ -27,11 +27,11 @@ def moments(seed, languages, n):
 
 
 def by_sphere(H):
-    return lambda pi: sphere_costs(H, mixture_of(H, pi))
+    return lambda pi: sphere_costs(H, mix_moments(H, pi))
 
 
 def by_feedback(H):
-    return lambda pi: feedback_costs(H, mixture_of(H, pi), order=np.arange(H.shape[1]))
+    return lambda pi: feedback_costs(H, mix_moments(H, pi), order=np.arange(H.shape[1]))
 
 
 MANY = settings(max_examples=30, deadline=None)
@@ -131,7 +131,7 @@ def test_dead_columns_cost_nothing() -> None:
         (lambda: diagonal_bound([[1.0]], [[1.0]], step=0.0), "step"),
         (lambda: diagonal_bound([[1.0]], [[1.0]], step=[1.0, 2.0]), "one for each row"),
         (lambda: sphere_costs([[[np.inf]]], [[1.0]]), "NaN or infinite"),
-        (lambda: mixture_of([[[1.0]]], [0.5, 0.5]), "2 weights"),
+        (lambda: mix_moments([[[1.0]]], [0.5, 0.5]), "2 weights"),
         (lambda: ball_constant(0), "n"),
         (lambda: least_favourable(lambda pi: pi, 0), "languages"),
         (lambda: least_favourable(lambda pi: pi, 1, most=0), "most"),
