@@ -145,7 +145,7 @@ class ModelLab:
         return Pattern(measured.lang, measured.document, sums=sums, tokens=positions, seed=self.setting.seed)
 
     def rounding_damage(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
-        """Returns the damage of rounding to nearest, the same bits everywhere or by block; NOT_ROUNDED skips a block."""
+        """Returns the damage of rounding to nearest, the same bits everywhere or by block (NOT_ROUNDED skips one)."""
         by_block = self._bits_by_block(bits)
         key = "rounded", by_block, clip
         if key not in self._damages:

@@ -285,8 +285,8 @@ def price_of_sharing(laboratory: Laboratory) -> Result:
         verdict=(
             f"The mix for the worst language instead of the equal mix changes the damage of the worst language by "
             f"{estimate_text(followed.change)} bits per byte, from {estimate_text(followed.equal.worst()[1])}; "
-            f"predicted is {model.worst.max() / model.equal.max() - 1:+.0%}, and no code of GPTQ's kind can lower it by "
-            f"more than {model.room:.0%}: {SAYING[followed.answer]}."
+            f"predicted is {model.worst.max() / model.equal.max() - 1:+.0%}, and no code of GPTQ's kind can lower it "
+            f"by more than {model.room:.0%}: {SAYING[followed.answer]}."
         ),
         meaning=_meaning(lab, model),
         tables=(

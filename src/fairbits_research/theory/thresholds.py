@@ -121,7 +121,7 @@ ALPHAS = (0.05, 120.0)
 
 
 def families(kappa: float) -> dict[str, Distribution]:
-    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, and scale mixtures that reach κ.
+    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ.
 
     >>> list(families(20.0))
     ['t', 'ggd', 'gsm 0.0001', 'gsm 0.001', 'gsm 0.01', 'gsm 0.05', 'gsm 0.1']

@@ -1,4 +1,4 @@
-"""Which experts of a small real model are starved, and where this is told."""
+"""Which experts of a small real model get too little text, and where this is reported."""
 
 import io
 import json
@@ -78,15 +78,15 @@ def test_an_expert_that_never_wins_is_found(never):
     assert "Starved: fewer than 32 positions of calibration text" in text
 
 
-def test_starved_are_the_experts_below_the_limit():
+def test_experts_below_the_limit_get_too_little_text():
     counts = np.array([[0, 31, 32, 100], [40, 50, 60, 70]])
     found = ExpertUse(("heb_Hebr", "eng_Latn"), (BlockExperts(3, 2, counts), BlockExperts(5, 2, counts + 1)))
-    assert found.starved().tolist() == [[2, 1], [0, 0]]
-    assert found.starved(1).tolist() == [[1, 0], [0, 0]]
-    assert found.starved(61).tolist() == [[3, 3], [3, 2]]
+    assert found.too_little_text().tolist() == [[2, 1], [0, 0]]
+    assert found.too_little_text(1).tolist() == [[1, 0], [0, 0]]
+    assert found.too_little_text(61).tolist() == [[3, 3], [3, 2]]
     assert found.even_share()[:, 0].tolist() == [163 / 4, 55.0]
     assert (found.pairs, found.unreached) == (16, {3: 0, 5: 0})
-    assert [(each.block, each.starved, each.empty) for each in found.shortages()] == [(3, 2, 1), (5, 1, 0)]
+    assert [(each.block, each.too_little, each.empty) for each in found.shortages()] == [(3, 2, 1), (5, 1, 0)]
     frame = found.to_pandas()
     assert frame.shape == (16, 4)
     assert frame[(frame.block == 3) & (frame.expert == 1)].positions.tolist() == [31, 50]
@@ -97,7 +97,7 @@ def test_starved_are_the_experts_below_the_limit():
     with pytest.raises(InputError, match=r"block is 4; it must be one that has experts: 3, 5"):
         found.plot(4)
     with pytest.raises(InputError, match="least"):
-        found.starved(0)
+        found.too_little_text(0)
 
 
 def test_what_is_saved_is_loaded(record, tmp_path):
@@ -107,7 +107,7 @@ def test_what_is_saved_is_loaded(record, tmp_path):
     for column, (block, own) in enumerate(zip(stored.blocks, record.measured.experts, strict=True)):
         assert (block.block, block.experts, block.per_position) == (own.block, 3, 2)
         assert list(block.routed.values()) == own.counts.sum(1).tolist()
-        assert list(block.starved.values()) == record.experts.starved()[:, column].tolist()
+        assert list(block.starved.values()) == record.experts.too_little_text()[:, column].tolist()
     loaded = ExpertUse.load(tmp_path / "audit.json")
     assert loaded.languages == record.languages
     assert loaded.as_data() == record.experts.as_data()
@@ -140,7 +140,7 @@ def test_counts_of_other_languages_are_refused(record, tmp_path):
 def test_details_have_a_row_for_every_language(record):
     text = shown(audit_details(record))
     assert "Experts by language" in text
-    few = record.experts.starved().sum(1)[record.languages.index("heb_Hebr")]
+    few = record.experts.too_little_text().sum(1)[record.languages.index("heb_Hebr")]
     assert f"Hebrew {few} 0" in text.partition("Experts by language")[2]
 
 
@@ -158,5 +158,5 @@ def test_enough_text_starves_nobody(record):
     many = tuple(replace(each, counts=each.counts * 100) for each in record.measured.experts)
     found = replace(record, measured=replace(record.measured, experts=many))
     text = shown(audit_table(found))
-    assert "0 of 12 pairs of expert and language (0.0%) are starved" in text
+    assert "0 of 12 pairs of expert and language (0.0%) get too little text" in text
     assert "Starved:" not in text

@@ -128,5 +128,3 @@ def test_names_of_models_cannot_steer_the_terminal(outliers) -> None:
 def test_only_checkpoints_are_compared(tiny) -> None:
     with pytest.raises(InputError, match=r"b is .*embedded:tiny.*must be a Checkpoint"):
         diff(tiny, "embedded:tiny")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="n is 0"):
-        block_pairs(0, 3)

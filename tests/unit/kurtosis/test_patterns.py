@@ -225,8 +225,6 @@ def test_bad_arguments_are_refused():
         (lambda: found.kappa_weighted([1.0, 2.0]), "number of blocks"),
         (lambda: found.kappa_mixture(PARTS[:3]), "number of blocks"),
         (lambda: found.kappa_mixture([*PARTS[:3], Moments(1, 0, 1.0, 0, np.inf)]), "infinite kappa"),
-        (lambda: found.fraction([4]), "a block is 4"),
-        (lambda: found.fraction(2), "list or a tuple"),
     ):
         with pytest.raises(InputError, match=message):
             call()

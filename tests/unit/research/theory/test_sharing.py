@@ -119,25 +119,8 @@ def test_dead_columns_cost_nothing() -> None:
     assert diagonal_bound([[1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]) == 0
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: sphere_bound([[1.0, 2.0]]), "must be square"),
-        (lambda: sphere_bound([[1.0, 2.0], [2.0, 1.0]]), "not positive definite"),
-        (lambda: sphere_bound([[np.nan]]), "H"),
-        (lambda: sphere_costs(np.ones((1, 2, 2)), [[1.0]]), "must be \\(languages, n, n\\)"),
-        (lambda: feedback_costs(np.ones((1, 1, 1)), [[1.0]], order=[1]), "permutation"),
-        (lambda: diagonal_bound([[1.0, 2.0]], [[1.0]]), "W must be"),
-        (lambda: diagonal_bound([[1.0]], [[1.0]], step=0.0), "step"),
-        (lambda: diagonal_bound([[1.0]], [[1.0]], step=[1.0, 2.0]), "one for each row"),
-        (lambda: sphere_costs([[[np.inf]]], [[1.0]]), "NaN or infinite"),
-        (lambda: mix_moments([[[1.0]]], [0.5, 0.5]), "2 weights"),
-        (lambda: ball_constant(0), "n"),
-        (lambda: least_favourable(lambda pi: pi, 0), "languages"),
-        (lambda: least_favourable(lambda pi: pi, 1, most=0), "most"),
-        (lambda: least_favourable(lambda pi: pi, 1, tolerance=-1.0), "tolerance"),
-    ],
-)
-def test_bad_input_is_refused(call, message) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
+def test_second_moments_that_are_not_positive_definite_are_refused() -> None:
+    with pytest.raises(InputError, match="not positive definite"):
+        sphere_bound([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(InputError, match="NaN or infinite"):
+        sphere_costs([[[np.inf]]], [[1.0]])
