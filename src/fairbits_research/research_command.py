@@ -85,8 +85,7 @@ def research(
     ray_gpus: RayGpus = 1.0,
     resume: Annotated[bool, flag("--resume", help="all: skip experiments whose result is in --out.")] = False,
     out_file: Annotated[
-        Path | None,
-        out_option("PATH", help="The file to write; for all experiments, an existing directory."),
+        Path | None, out_option("PATH", help="The file to write; for all experiments, an existing directory.")
     ] = None,
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/results.md.")] = False,
     as_json: Json = False,

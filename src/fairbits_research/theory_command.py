@@ -47,12 +47,7 @@ def theory(
         out.print(claim_panel(claims[0], results[claims[0]]))
 
 
-STYLES = {
-    Verdict.HOLDS: "green",
-    Verdict.CONDITIONAL: "yellow",
-    Verdict.FAILS: "red",
-    Verdict.UNDECIDED: "cyan",
-}
+STYLES = {Verdict.HOLDS: "green", Verdict.CONDITIONAL: "yellow", Verdict.FAILS: "red", Verdict.UNDECIDED: "cyan"}
 SHORT = {
     Verdict.HOLDS: "holds",
     Verdict.CONDITIONAL: "conditional",

@@ -138,11 +138,6 @@ def certificate(
     `bound_by_linear` = min(bound, |Σ_k (P_k − P′_k)c_k| + Σ_k ½‖p_k − p′_k‖₁·r_k), with P_k = Σ_j p_kj the share of
     layer k, c_k the midpoint and r_k the range of its m. Proof: m_kj = c_k + (m_kj − c_k); the first part sums to
     Σ_k (P_k − P′_k)c_k, and |m_kj − c_k| ≤ r_k/2 bounds the second. Both are attained.
-
-    >>> h, error = {"a": [[0.9, 0.1], [0.1, 0.9]]}, {"a": [1.0, 3.0]}
-    >>> worst = certificate(h, error, languages=["eng", "heb"]).worst
-    >>> worst.worse, round(worst.actual, 3), round(worst.bound, 3)
-    ('heb', 1.6, 1.6)
     """
     names = tuple(languages)
     pairs = list(_linears(h, column_error, size=len(names)))

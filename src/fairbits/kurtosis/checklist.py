@@ -76,11 +76,7 @@ class OutlierBlocks:
 
 
 def outliers_above_threshold(kappa: ArrayLike, *, threshold: float = OUTLIER_KAPPA_THRESHOLD) -> OutlierBlocks:
-    """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03).
-
-    >>> outliers_above_threshold([8.1, 125.9, 44.8, 164.3]).blocks
-    (1, 3)
-    """
+    """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03)."""
     values = finite_array("kappa", kappa, ndim=1)
     return OutlierBlocks(
         "founders",
@@ -223,11 +219,7 @@ def risk_class(max_kappa: float) -> str:
 
 
 def strategy_for(max_kappa: float) -> Strategy:
-    """Returns the strategy of 7.2 for the maximum κ (001-23).
-
-    >>> strategy_for(12.0).options
-    ('evaluate every language',)
-    """
+    """Returns the strategy of 7.2 for the maximum κ (001-23)."""
     if max_kappa < LOW_KAPPA:
         return Strategy("Standard quantization, no special handling.", ())
     if max_kappa < HIGH_KAPPA:
@@ -291,10 +283,7 @@ def _checklist(
             spread,
         ),
         ChecklistItem(
-            "no need to consider calibration per language or mixed precision",
-            top < HIGH_KAPPA,
-            top,
-            strategy.text,
+            "no need to consider calibration per language or mixed precision", top < HIGH_KAPPA, top, strategy.text
         ),
     )
 
@@ -328,11 +317,7 @@ class PublishedStatistics:
 
 @cache
 def published_statistics() -> PublishedStatistics:
-    """Returns the table as shipped in `assets/published_statistics.json`.
-
-    >>> len(published_statistics().languages)
-    14
-    """
+    """Returns the table as shipped in `assets/published_statistics.json`."""
     text = resources.files("fairbits").joinpath("assets/published_statistics.json").read_text(encoding="utf-8")
     data = json.loads(text)
     columns = {key: [row[key] for row in data["languages"]] for key in data["languages"][0]}

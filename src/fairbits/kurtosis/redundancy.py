@@ -130,9 +130,6 @@ def miller_madow(counts: ArrayLike) -> float:
 
     The second term corrects the leading bias of the first for N independent draws. Rare tokens that the sample has not
     seen, and tokens that come in clusters, make the estimate too low.
-
-    >>> round(miller_madow([2, 2, 0]), 4)
-    1.1803
     """
     seen = np.asarray(counts, dtype=np.float64)
     seen = seen[seen > 0]

@@ -132,11 +132,7 @@ def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), 
 
 
 def _is_any_of(model: str, names: Sequence[str]) -> bool:
-    """Returns whether a model's directory or Hub id names one of these models.
-
-    >>> _is_any_of("bigscience/bloom-560m", ["BLOOM-560M"]), _is_any_of("embedded:tiny", ["mT5", "Aya 23"])
-    (True, False)
-    """
+    """Returns whether a model's directory or Hub id names one of these models."""
     return any(name.lower().replace(" ", "-") in model.lower() for name in names)
 
 

@@ -62,11 +62,7 @@ def gaussian_threshold_numbers(alpha: float) -> dict[str, float]:
 
 
 def family_words(name: str) -> str:
-    """Returns the name of a family of laws as part of a number's name.
-
-    >>> family_words("ggd"), family_words("gsm 0.001")
-    ('generalised_gaussian', 'outliers_1_in_1000')
-    """
+    """Returns the name of a family of laws as part of a number's name."""
     if name.startswith("gsm "):
         return f"outliers_1_in_{round(1 / float(name.removeprefix('gsm ')))}"
     return {"t": "t_law", "ggd": "generalised_gaussian"}.get(name, name)
@@ -114,11 +110,7 @@ def outlier_correlation() -> tuple[Correlation, Correlation]:
 
 
 def expected_range(n: int) -> float:
-    """Returns E[max − min] of n standard normal numbers: ∫ 1 − Φⁿ − (1 − Φ)ⁿ.
-
-    >>> round(expected_range(2), 4)
-    1.1284
-    """
+    """Returns E[max − min] of n standard normal numbers: ∫ 1 − Φⁿ − (1 − Φ)ⁿ."""
     x = np.linspace(-9, 9, 20_001)
     p = stats.norm.cdf(x)
     return float(np.trapezoid(1 - p**n - (1 - p) ** n, x))

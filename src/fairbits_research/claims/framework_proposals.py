@@ -208,10 +208,7 @@ def conjecture_check() -> Finding:
 @claim("000-29")
 def uniform_training() -> Finding:
     """Penalising uneven layer use during training lowers the disparity after quantization."""
-    return from_experiments(
-        "000-29",
-        "nothing in the documents tests it",
-    )
+    return from_experiments("000-29", "nothing in the documents tests it")
 
 
 @claim("000-30")

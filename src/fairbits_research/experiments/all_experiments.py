@@ -53,28 +53,16 @@ EXPERIMENTS: Mapping[str, str] = {
 }
 """Name -> the tested prediction as a question, in the order of the page."""
 FUNCTIONS: Mapping[str, Callable[[Laboratory], Result]] = {
-    "outliers": outliers,
-    "correlations": correlations,
-    "bit-threshold": bit_threshold,
-    "layer-ablation": layer_ablation,
-    "training-data": training_data,
-    "own-thresholds": own_thresholds,
-    "gateway-layers": gateway_layers,
-    "redundancy": redundancy,
-    "mediation": mediation,
-    "bounds": bounds,
-    "calibration-language": calibration_language,
-    "price-of-sharing": price_of_sharing,
-    "null-controls": null_controls,
+    function.__name__.replace("_", "-"): function
+    for function in (
+        *(outliers, correlations, bit_threshold, layer_ablation, training_data, own_thresholds, gateway_layers),
+        *(redundancy, mediation, bounds, calibration_language, price_of_sharing, null_controls),
+    )
 }
 
 
 def experiments_named(name: str) -> list[str]:
-    """Returns the experiment with this name; for "all" every one that needs no models trained for it.
-
-    >>> experiments_named("bounds"), TRAINED in experiments_named("all")
-    (['bounds'], False)
-    """
+    """Returns the experiment with this name; for "all" every one that needs no models trained for it."""
     if name == EVERY:
         return [experiment for experiment in EXPERIMENTS if experiment != TRAINED]
     return [one_of("the experiment", name, (*EXPERIMENTS, EVERY))]

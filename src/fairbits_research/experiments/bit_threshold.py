@@ -31,7 +31,6 @@ from fairbits_research.experiments.result import (
 )
 from fairbits_research.stats.correlation_tests import sample_size_for_power
 
-NAME = "bit-threshold"
 SAME = 0.1
 """Bits; widths that differ by less are reported as one."""
 BITS = tuple(range(2, 9))
@@ -88,7 +87,7 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
     because = _because(swept, kappa)
     return Result(
-        name=NAME,
+        name="bit-threshold",
         title="The width at which languages diverge",
         question="Does the largest κ set the width below which languages diverge, and κ_eff the width that each needs?",
         predicted="Languages diverge below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",

@@ -27,7 +27,6 @@ from fairbits_research.experiments.result import (
 )
 from fairbits_research.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound
 
-NAME = "bounds"
 SCHEMES: tuple[tuple[int, Clip], ...] = ((4, "absmax"), (4, "exact"), (3, "absmax"), (3, "exact"))
 C_CONJECTURE, C_REVISED, SLOPE = 0.009, 0.01, 0.1
 """The documents' constants: C of conjecture 1 (000-28) and of the revised formula, |g′| of the theorem (001-15)."""
@@ -86,7 +85,7 @@ def bounds(laboratory: Laboratory) -> Result:
         if case.bound_name == CONJECTURE and case.bound > 0
     ]
     return Result(
-        name=NAME,
+        name="bounds",
         title="Bounds on disparity",
         question="Do the documents' bounds on disparity hold, and does the proved one?",
         predicted=(
@@ -165,11 +164,7 @@ def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, 
 
 
 def block_errors(errors: Mapping[str, Floats], blocks: Sequence[Sequence[str]], *, sizes: Mapping[str, int]) -> Floats:
-    """Returns the mean square error of the weights of every block; `errors` are sums over rows, by channel.
-
-    >>> block_errors({"a": np.array([1.0, 3.0]), "b": np.array([4.0])}, [["a", "b"]], sizes={"a": 4, "b": 4})
-    array([1.])
-    """
+    """Returns the mean square error of the weights of every block; `errors` are sums over rows, by channel."""
     return np.array(
         [sum(float(errors[k].sum()) for k in names) / max(1, sum(sizes[k] for k in names)) for names in blocks]
     )

@@ -23,7 +23,6 @@ from fairbits_research.experiments.result import (
     number_text,
 )
 
-NAME = "calibration-language"
 BITS = 3
 ENGLISH = "eng_Latn"
 EQUAL, PROPORTIONAL = "equal mix", "proportional mix"
@@ -86,7 +85,7 @@ def calibration_language(laboratory: Laboratory) -> Result:
         for name, method in methods.items()
     }
     return Result(
-        name=NAME,
+        name="calibration-language",
         title="The language of calibration",
         question="Which languages does calibration on one of them help, and which does it harm?",
         predicted=(

@@ -29,7 +29,6 @@ from fairbits_research.experiments.trait_correlation import (
     languages_needed,
 )
 
-NAME = "correlations"
 PRIMARY = "nearest, 4 bits"
 """The damage that decides: the research notes consider quantization to 4 bits."""
 FOUND = -0.83
@@ -47,7 +46,7 @@ def correlations(laboratory: Laboratory) -> Result:
     attention = _attention(trait_sets[-1])
     stated_r = "; ".join(f"{estimate_text(pair.r)} over {pair.r.n} ({pair.among}) languages" for pair in main)
     return Result(
-        name=NAME,
+        name="correlations",
         title="Correlations",
         question="Are languages with more activation in the outlier layers damaged less by quantization?",
         predicted=f"Yes: over 14 languages outlier activation and damage have r = {FOUND:g}, and κ_eff much the same.",

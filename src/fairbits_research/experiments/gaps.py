@@ -51,11 +51,7 @@ class LanguageGap:
 
 
 def interval_of_draws(value: float, draws: Floats, *, n: int, confidence: float = 0.95) -> Estimate:
-    """Returns a value with the central part of its draws as the interval, widened to contain the value.
-
-    >>> print(interval_of_draws(0.5, np.linspace(0, 1, 101), n=7, confidence=0.5))
-    0.5000 [0.0500, 0.9500] (n=7)
-    """
+    """Returns a value with the central part of its draws as the interval, widened to contain the value."""
     tail = 50 * (1 - confidence) / SPENT
     low, high = (float(limit) for limit in np.percentile(draws, [tail, 100 - tail]))
     return Estimate(value, min(low, value), max(high, value), n, confidence)
@@ -66,9 +62,6 @@ def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
 
     None where no number would (the value is the limit), or where the interval is unbounded and says nothing about it.
     Intervals shrink as 1/√n.
-
-    >>> documents_for(Estimate(0.1, -0.1, 0.3, 40))
-    160
     """
     distance = abs(estimate.value - limit)
     reach = estimate.value - estimate.low if estimate.value > limit else estimate.high - estimate.value

@@ -132,11 +132,7 @@ def language_damages(frame: LanguageFrame, rows: RowMask) -> Floats:
 
 
 def sets_to_try(n_blocks: int, *, seed: int, also: Iterable[Blocks] = ()) -> tuple[Blocks, ...]:
-    """Returns all sets of three, or a sample with all that contain both ends if they are too many.
-
-    >>> len(sets_to_try(12, seed=0)), len(sets_to_try(24, seed=0)) >= 220
-    (220, True)
-    """
+    """Returns all sets of three, or a sample with all that contain both ends if they are too many."""
     if comb(n_blocks, KEPT) <= MOST:
         return tuple(combinations(range(n_blocks), KEPT))
     ends = {(0, inner, n_blocks - 1) for inner in range(1, n_blocks - 1)}
@@ -179,7 +175,6 @@ def _predicted_damage(lab: ModelLab) -> Floats:
     return bits(predicted.at(BITS) * np.array(per_byte)[:, None])
 
 
-NAME, CLAIM = "gateway-layers", "004-26"
 TOP = (4, 10)
 """Numbers of best sets among which those with both ends are counted; the claim is about the first number."""
 SHOWN = 10
@@ -209,7 +204,7 @@ def gateway_layers(laboratory: Laboratory) -> Result:
         f"worst language and {places['gap']} by gap among {n} sets"
     )
     return Result(
-        name=NAME,
+        name="gateway-layers",
         title="Gateway layers",
         question="Are the first and the last layer the ones to keep in high precision?",
         predicted="The best three layers to keep are {0, 9, 11} of 12, and the four best sets all contain {0, 11}.",
@@ -226,7 +221,7 @@ def gateway_layers(laboratory: Laboratory) -> Result:
         ),
         tables=(_choices(trials, choices, frames), _places(trials), _sets(trials)),
         figure=_figure(trials),
-        judgements=(Judgement(CLAIM, answer, because, {"sets": n, "rankings_led": sum(leads.values()), **places}),),
+        judgements=(Judgement("004-26", answer, because, {"sets": n, "rankings_led": sum(leads.values()), **places}),),
         power=documents_needed({"best with both ends against best": regret[ENDS]})
         if answer is Answer.UNDECIDED
         else "",
@@ -243,11 +238,7 @@ def both_ends_lead(trials: GatewayTrials) -> dict[tuple[str, int], bool]:
 
 
 def gateway_answer(leads: Sequence[bool]) -> Answer:
-    """Returns the answer on the claim: supported by all rankings, not supported by none, else undecided.
-
-    >>> gateway_answer([True, False, False, False]).value
-    'undecided'
-    """
+    """Returns the answer on the claim: supported by all rankings, not supported by none, else undecided."""
     if all(leads):
         return Answer.SUPPORTED
     return Answer.UNDECIDED if any(leads) else Answer.NOT_SUPPORTED

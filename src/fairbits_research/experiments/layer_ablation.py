@@ -24,7 +24,6 @@ from fairbits_research.experiments.result import (
     sentence,
 )
 
-NAME = "layer-ablation"
 CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
 HIGH, BITS = 8, (4, 3)
 """Bits of the protected blocks, and of the rest."""
@@ -67,7 +66,7 @@ def layer_ablation(laboratory: Laboratory) -> Result:
     reductions = {clip: ablation.reduction(BITS[0]) for clip, ablation in ablations.items()}
     reported = {clip: ablation for clip, ablation in reductions.items() if ablation is not None}
     return Result(
-        name=NAME,
+        name="layer-ablation",
         title="Protecting the outlier layers",
         question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do as well?",
         predicted="With the outlier layers at 8 bits and the rest at 4, disparity falls by about half.",
@@ -110,11 +109,7 @@ def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
 
 
 def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, ...]:
-    """Returns DRAWS different sets of as many blocks as there are outliers, other than these; all if there are fewer.
-
-    >>> random_sets(4, (1, 2), seed=0)
-    ((0, 1), (0, 2), (0, 3), (1, 3), (2, 3))
-    """
+    """Returns DRAWS different sets of as many blocks as there are outliers, other than these; all if there are fewer."""
     rng = np.random.default_rng(seed)
     size, sets = len(outliers), set[Blocks]()
     while len(sets) < min(DRAWS, comb(n_blocks, size) - 1):

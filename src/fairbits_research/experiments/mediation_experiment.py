@@ -238,7 +238,6 @@ def effect_table(unsplit: LanguageTraits, worse: LanguageTraits, moved: Tokeniza
     return ResultTable(f"The same text in {moved.tokens:.0%} more tokens, bits per byte", columns, rows)
 
 
-NAME = "mediation"
 LEAST = 12
 """The fewest languages to which the chain can be fitted."""
 CHANGE = -0.01
@@ -282,7 +281,7 @@ def mediation(laboratory: Laboratory) -> Result:
         + ("" if moved.counts else f", but the base loss is {moved.base:.2f} times as large, so this decides nothing")
     )
     return Result(
-        name=NAME,
+        name="mediation",
         title="Mediation",
         question="Does tokenization act on damage through outlier activation and redundancy, and in no other way?",
         predicted="Better tokenization T raises outlier activation A, A redundancy R, and damage D falls as 1/R.",

@@ -15,7 +15,6 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
 from fairbits_research.experiments.result import Answer, Result, ResultFigure, ResultTable, Series, estimate_text
 
-NAME = "null-controls"
 BITS = (8, 4, 3)
 DRAWS = 5
 """Random draws of noise, and of calibration text."""
@@ -46,7 +45,7 @@ def null_controls(laboratory: Laboratory) -> Result:
     alike = {bits: spearman(language_values(rounded[bits]), _mean_damage(noise[bits])) for bits in BITS[1:]}
     worst = [frame.worst()[1].value for frame in draws]
     return Result(
-        name=NAME,
+        name="null-controls",
         title="Null controls",
         question="Are the measured gaps caused by quantization, or would they appear without it?",
         predicted="The documents predict nothing; a sound method shows no gap where there is hardly any rounding.",

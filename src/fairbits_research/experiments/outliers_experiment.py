@@ -28,7 +28,6 @@ from fairbits_research.experiments.result import (
     number_text,
 )
 
-NAME = "outliers"
 KAPPA = (20.0, 100.0, 500.0)
 """The κ that two blocks get, one value per variant."""
 BITS = (4, 3)
@@ -73,7 +72,7 @@ def outliers(laboratory: Laboratory) -> Result:
     answer = all_of([least, *(judgement.answer for judgement in judgements)])
     seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
     return Result(
-        name=NAME,
+        name="outliers",
         title="Disparity and outlier weights",
         question="Does disparity need outlier weights, and does it grow with the largest κ of a model?",
         predicted=f"No disparity where max κ is below {LOW_KAPPA:g}; the larger max κ, the more of it.",
@@ -186,9 +185,9 @@ def _ranking(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Judgement:
 
 def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
     causal, _ = judgements
-    first = {
-        Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language.",
-    }.get(least, "Whether a low κ is safe is undecided: measure every language.")
+    first = {Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language."}.get(
+        least, "Whether a low κ is safe is undecided: measure every language."
+    )
     return f"{first} " + {
         Answer.SUPPORTED: "Outlier weights make it worse under every quantizer: look for them before quantizing.",
         Answer.NOT_SUPPORTED: "Outlier weights widen it at most with α at the largest weight.",

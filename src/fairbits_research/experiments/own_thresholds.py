@@ -11,7 +11,6 @@ from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
 from fairbits_research.experiments.result import Answer, Result, ResultFigure, ResultTable, Series, estimate_text
 
-NAME = "own-thresholds"
 FEW = 8
 """Up to this many languages are also tried at 4 bits: every language takes a run per width."""
 RELEVANT = 0.2
@@ -52,7 +51,7 @@ def own_thresholds(laboratory: Laboratory) -> Result:
     better, worse = _sides(first.separate.contrast(first.shared))
     n = len(lab.languages)
     return Result(
-        name=NAME,
+        name="own-thresholds",
         title="A clipping threshold for every language",
         question="Does disparity fall if every language gets its own copy of the weights with its own thresholds?",
         predicted="Yes: each language has its own best threshold, and one threshold for all favours some.",
@@ -98,11 +97,7 @@ def each_from_own_copy(frames: Mapping[str, LanguageFrame]) -> LanguageFrame:
 
 
 def is_reduced(difference: Estimate, before: float) -> Answer:
-    """Returns whether a gap is reduced, given its change and its value before.
-
-    >>> is_reduced(Estimate(-0.01, -0.02, 0.005, 40), 0.2).value  # at most a tenth
-    'not supported'
-    """
+    """Returns whether a gap is reduced, given its change and its value before."""
     if difference.high < 0:
         return Answer.SUPPORTED
     return Answer.NOT_SUPPORTED if difference.low > min(0.0, -RELEVANT * before) else Answer.UNDECIDED

@@ -227,7 +227,6 @@ def _raised(H: Floats) -> Floats:
     return raised
 
 
-NAME = "price-of-sharing"
 BITS = 3
 EQUAL, WORST = "equal mix", "mix for the worst language"
 
@@ -265,7 +264,7 @@ def price_of_sharing(laboratory: Laboratory) -> Result:
     mix = dict(zip(lab.languages, model.mix.tolist(), strict=True))
     followed = Followed(lab.policy_damage("gptq", BITS), lab.policy_damage("gptq", BITS, mix=mix), model)
     return Result(
-        name=NAME,
+        name="price-of-sharing",
         title="The price of sharing",
         question="Does one code for all languages serve the worst language better if it follows that language?",
         predicted="Yes: each language has its own best rounding, and what all languages share favours some of them.",
@@ -317,12 +316,7 @@ def _inputs(lab: ModelLab) -> tuple[list[SharedInput], dict[str, Floats]]:
     setting = lab.setting
     calibration, evaluation = (
         collect_statistics(
-            lab.checkpoint,
-            lab.corpus,
-            request=request,
-            second_moments=True,
-            device=setting.device,
-            progress=lab.report,
+            lab.checkpoint, lab.corpus, request=request, second_moments=True, device=setting.device, progress=lab.report
         )
         for request in (setting.calibration_text, setting.evaluation_text)
     )

@@ -14,7 +14,6 @@ from fairbits_research.experiments.trait_correlation import (
     languages_needed,
 )
 
-NAME = "redundancy"
 PRIMARY = "nearest, 3 bits"
 MEASURED = "1/R, dropout"
 
@@ -34,7 +33,7 @@ def redundancy(laboratory: Laboratory) -> Result:
     )
     stands_in = [pair for traits in trait_sets for pair in _stand_in(traits)]
     return Result(
-        name=NAME,
+        name="redundancy",
         title="Redundancy",
         question="Does 1/R predict damage, where R is how well a language tolerates the loss of inputs?",
         predicted="Damage is proportional to 1/R (theorem 1), and activation in the outlier layers is a proxy of R.",
@@ -43,9 +42,9 @@ def redundancy(laboratory: Laboratory) -> Result:
             + " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
             + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every linear layer to 0, "
             f"mean of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. In "
-            "addition, the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest at "
-            "3 bits. Rank correlations with intervals over languages, permutation p adjusted by Holm, and r given bytes per "
-            "token and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known "
+            "addition, the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest "
+            "at 3 bits. Rank correlations with intervals over languages, permutation p adjusted by Holm, and r given "
+            "bytes per token and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known "
             f"languages; not supported: in one of the two its interval does not reach {STRONG:g}. Known are languages "
             "of the declaration in which the model needs fewer bits than a code for byte frequencies; many are at "
             "least 60, and are shown only."

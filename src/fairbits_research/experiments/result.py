@@ -194,11 +194,7 @@ def common_answer(answers: Sequence[Answer]) -> Answer:
 
 
 def all_of(answers: Iterable[Answer]) -> Answer:
-    """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not.
-
-    >>> all_of([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
-    'not supported'
-    """
+    """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not."""
     parts = set(answers)
     return next(answer for answer in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if answer in parts)
 
@@ -209,11 +205,7 @@ def estimate_numbers(name: str, estimate: Estimate) -> dict[str, float]:
 
 
 def sentence(clause: str) -> str:
-    """Returns a clause with a capital first letter.
-
-    >>> sentence("with max κ 3")
-    'With max κ 3'
-    """
+    """Returns a clause with a capital first letter."""
     return clause[0].upper() + clause[1:]
 
 

@@ -121,7 +121,6 @@ def quantities(model: TrainedModel) -> dict[str, float]:
     return shown
 
 
-NAME = "training-choices"
 WORTHWHILE = 0.2
 """Share of the gap; a reduction that is certainly smaller is not worth training for."""
 Family = Mapping[str, Sequence[TrainedModel]]
@@ -143,7 +142,7 @@ def training_choices(laboratory: Laboratory, models: Mapping[str, Sequence[str]]
     penalty, respects = judge_penalty(family, pairs), judge_respects(family)
     seeds = [int(model.name.rpartition("-")[2]) for model in family[BASE] if model.name.rpartition("-")[2].isdigit()]
     return Result(
-        name=NAME,
+        name="training-choices",
         title="Training choices",
         question=(
             "Does training with a penalty on uneven layer use lower the disparity, and which training choice makes the "

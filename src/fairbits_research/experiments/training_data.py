@@ -26,7 +26,6 @@ from fairbits_research.experiments.trait_correlation import (
     languages_needed,
 )
 
-NAME = "training-data"
 TREATMENTS = ("nearest, 3 bits", "nearest, 4 bits")
 POINTS = 0.03
 """Three percentage points, the smallest difference between languages in outlier activation that is claimed."""
@@ -45,7 +44,7 @@ def training_data(laboratory: Laboratory) -> Result:
     answer = is_above(activation.r, STRONG)
     spread = traits.outlier_share.gap()
     return Result(
-        name=NAME,
+        name="training-data",
         title="Training data",
         question="Do languages with more training text activate the outlier layers more, and are they damaged less?",
         predicted=f"r of training share and outlier activation is above {STRONG:g}; κ_eff rises with it, damage falls.",

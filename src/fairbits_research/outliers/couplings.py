@@ -30,10 +30,7 @@ Route = Literal["norm", "value", "mlp"]
 Linears = dict[str, Weight]  # the linear layers of a block by role
 
 FAMILIES = ("bloom", "llama", "mistral", "qwen2", "qwen3")
-SEES_NORM = {
-    "input_layernorm": ("qkv", "q", "k", "v"),
-    "post_attention_layernorm": ("mlp_up", "mlp_gate"),
-}
+SEES_NORM = {"input_layernorm": ("qkv", "q", "k", "v"), "post_attention_layernorm": ("mlp_up", "mlp_gate")}
 # The loss allowed in ÷ c when float16 numbers become subnormal, relative to the norm of what is divided.
 # Many norm channels lose nothing at all, being two numbers each; a whole column without a small weight is rare.
 LOSS: Mapping[Route, float] = {"norm": 0.0, "value": 2.0**-16, "mlp": 2.0**-16}

@@ -50,12 +50,7 @@ class OutlierPlan:
 
 
 def plan_outliers(
-    checkpoint: Checkpoint,
-    kappa: Mapping[int, float],
-    *,
-    seed: int = 0,
-    route: Route = "norm",
-    role: str | None = None,
+    checkpoint: Checkpoint, kappa: Mapping[int, float], *, seed: int = 0, route: Route = "norm", role: str | None = None
 ) -> OutlierPlan:
     """Returns the plan that brings every block in `kappa` to that excess kurtosis within 2 %, at an equal function.
 

@@ -122,12 +122,7 @@ def mediate(
 
 
 def _checked(
-    T: ArrayLike,
-    A: ArrayLike,
-    R: ArrayLike,
-    D: ArrayLike,
-    covariates: ArrayLike | None,
-    change: float,
+    T: ArrayLike, A: ArrayLike, R: ArrayLike, D: ArrayLike, covariates: ArrayLike | None, change: float
 ) -> _Chain:
     t, a, r, d = (finite_array(name, value, ndim=1) for name, value in zip("TARD", (T, A, R, D), strict=True))
     for name, array in (("A", a), ("R", r), ("D", d)):

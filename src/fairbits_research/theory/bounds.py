@@ -27,30 +27,18 @@ def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
 
 
 def variance_bound(slope: ArrayLike, activations: ArrayLike, *, variance: ArrayLike) -> float:
-    """Returns max_l|g′(κ_l)|·max_l Var_λ[ā_l(λ)]·max_l σ_l² (001-14). It is false; rows of `activations` are languages.
-
-    >>> variance_bound([0.1], [[0.2], [0.3]], variance=[0.01])
-    2.499...e-06
-    """
+    """Returns max_l|g′(κ_l)|·max_l Var_λ[ā_l(λ)]·max_l σ_l² (001-14). It is false; rows of `activations` are languages."""
     spread = float(np.max(np.var(np.asarray(activations), axis=0)))
     return float(np.max(np.abs(slope))) * spread * float(np.max(variance))
 
 
 def revised_estimate(r: float, activation_range: float, *, kappa_range: float, C: float = 0.01) -> float:
-    """Returns C·|r|·Range[ā]·Range[κ] (001-16). Circular: r is a correlation with the damage it predicts.
-
-    >>> round(revised_estimate(-0.834, 0.03, kappa_range=160.0), 4)
-    0.04
-    """
+    """Returns C·|r|·Range[ā]·Range[κ] (001-16). Circular: r is a correlation with the damage it predicts."""
     return C * abs(r) * (activation_range * kappa_range)
 
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
-    """Returns TV(p, q) = ½ Σ|p_l − q_l| of two activation patterns, each normalised.
-
-    >>> round(total_variation([0.9, 0.1], [0.1, 0.9]), 3)
-    0.8
-    """
+    """Returns TV(p, q) = ½ Σ|p_l − q_l| of two activation patterns, each normalised."""
     size = np.size(p)
     return 0.5 * float(np.abs(weights_vector("p", p, size=size) - weights_vector("q", q, size=size)).sum())
 
@@ -83,8 +71,5 @@ def alpha_limit(kappa: float, c: float) -> float:
     """Returns (27(κ+3)/(256c))^¼ ≥ α*/σ of the additive model: the limit that κ puts on the threshold.
 
     It follows from (x − α)₊ ≤ 27x⁴/(256α³).
-
-    >>> round(alpha_limit(0.0, 1 / 768), 2)
-    3.95
     """
     return float((27 / 256 * (kappa + 3)) ** 0.25 / c**0.25)

@@ -73,11 +73,7 @@ class StructuralModel:
         return m
 
     def expected_damage(self, t: float, *, order: int = 1) -> float:
-        """Returns E[D | do(T = t)] ≈ γ/m (first order) or γ/m·(1 + s²/m²) (second) (004-30).
-
-        >>> round(SEED_MODEL.expected_damage(1.0), 3)
-        1.918
-        """
+        """Returns E[D | do(T = t)] ≈ γ/m (first order) or γ/m·(1 + s²/m²) (second) (004-30)."""
         m = self.mean_r(t)
         return self.gamma / m * (1.0 + self._correction(m, order))
 
@@ -85,9 +81,6 @@ class StructuralModel:
         """Returns ∂E[D | do(T = t)]/∂t ≈ −γβ₁β₂/m², times 1 + 3s²/m² at second order (004-28).
 
         Negative when γ and β₁β₂ are positive (004-31).
-
-        >>> round(SEED_MODEL.effect(1.0), 3)
-        -1.918
         """
         m = self.mean_r(t)
         return -self.gamma / m * (self.slope / m) * (1.0 + 3.0 * self._correction(m, order))
@@ -108,9 +101,6 @@ class StructuralModel:
         """Returns the derivative of `exact_damage`: β₁β₂·Cov(γ/R, R)/s² over R ≥ r_min (004-28).
 
         The identity is that of exponential families, ∂E[f(R)]/∂m = Cov(f(R), R)/s², and holds under the condition too.
-
-        >>> round(SEED_MODEL.exact_effect(1.0), 3)
-        -1.918
         """
         m, s = self.mean_r(t), self.sd_noise
         if s == 0:
@@ -130,13 +120,7 @@ class StructuralModel:
         return CausalEffects(total=total, direct=0.0, indirect=total, proportion_mediated=1.0)
 
     def simulate(
-        self,
-        t: ArrayLike,
-        n: int,
-        *,
-        rng: np.random.Generator,
-        spread: float = 0.0,
-        confounding: float = 0.0,
+        self, t: ArrayLike, n: int, *, rng: np.random.Generator, spread: float = 0.0, confounding: float = 0.0
     ) -> ChainDraws:
         """Returns n draws with T = t + spread·(cU + √(1−c²)·V) and D = γ/R − cU + ε_D (004-33).
 

@@ -12,9 +12,6 @@ def rate_distortion(rate: float, sigma: float = 1.0) -> float:
     """Returns the least MSE σ²·2^(−2·rate) of any code of a Gaussian at `rate` bits (004-03).
 
     A lower bound for every code: no scalar quantizer reaches it, so it bounds no quantizer from above.
-
-    >>> rate_distortion(2.0)
-    0.0625
     """
     root = sigma * math.exp2(-rate)
     return root * root
@@ -24,9 +21,6 @@ def clipping_constant(bits: int, sigma: float = 1.0) -> float:
     """Returns C_b = 3σ²·2^(−2b) = Δ²/12 with Δ = 6σ/2^b (004-05).
 
     As written: the granular noise of a clip at 3σ without its clipping noise.
-
-    >>> clipping_constant(4)
-    0.01171875
     """
     root = sigma * 2.0**-bits
     return 3.0 * root * root
@@ -37,9 +31,6 @@ def redundancy_bound(redundancy: float, bits: int, *, delta: float, sigma: float
 
     False in general: the MSE does not depend on the language and the bound falls to 0 as R grows. See
     `holds_up_to` for where it is true.
-
-    >>> round(redundancy_bound(3.8, 4, delta=0.1), 4)
-    0.003
     """
     return clipping_constant(bits, sigma) / (redundancy + delta)
 
@@ -48,19 +39,12 @@ def holds_up_to(bits: int, mse: float, *, sigma: float = 1.0) -> float:
     """Returns the largest R + δ for which mse ≤ C_b/(R + δ) is true: C_b/mse (004-02).
 
     The optimal 16-level Gaussian grid has MSE 0.01154σ², so at 4 bits the theorem needs R + δ ≤ 1.015.
-
-    >>> round(holds_up_to(4, 0.01154), 3)
-    1.015
     """
     return clipping_constant(bits, sigma) / mse
 
 
 def effective_distortion(redundancy: float, bits: int, *, sigma: float = 1.0) -> float:
-    """Returns D(b)/(1 + R/b) with D(b) = σ²·2^(−2b): step 3 of the proof, asserted there (004-06).
-
-    >>> effective_distortion(4.0, 4)
-    0.001953125
-    """
+    """Returns D(b)/(1 + R/b) with D(b) = σ²·2^(−2b): step 3 of the proof, asserted there (004-06)."""
     return rate_distortion(bits, sigma) / (1.0 + redundancy / bits)
 
 
@@ -69,9 +53,6 @@ def taylor_step_holds(redundancy: float, bits: int, *, delta: float, sigma: floa
 
     It reads b/(b + R) ≤ 3/(R + δ): with δ = b it needs b ≤ 3. The proof itself drops D(b) and so compares a
     pure number with a variance; here it is restored.
-
-    >>> taylor_step_holds(11.6, 4, delta=0.1), taylor_step_holds(11.7, 4, delta=0.1)
-    (True, False)
     """
     right = redundancy_bound(redundancy, bits, delta=delta, sigma=sigma)
     return effective_distortion(redundancy, bits, sigma=sigma) <= right * (1.0 + 1e-12)
@@ -92,9 +73,6 @@ def disparity_ratio(r_high: float, r_low: float, *, delta: float) -> float:
     """Returns the corollary's ratio (R_high + δ)/(R_low + δ) (004-08, 004-09).
 
     A non sequitur as a lower bound on a ratio of errors: it divides two upper bounds.
-
-    >>> round(disparity_ratio(3.8, 1.5, delta=0.1), 4)
-    2.4375
     """
     return (r_high + delta) / (r_low + delta)
 
@@ -103,9 +81,6 @@ def delta_needed(ratio: float, r_high: float, *, r_low: float) -> float:
     """Returns the δ at which the corollary gives `ratio`: (R_high − ratio·R_low)/(ratio − 1) (004-09).
 
     A negative δ means that no stability constant explains the ratio.
-
-    >>> round(delta_needed(4.24, 3.8, r_low=1.5), 2)
-    -0.79
     """
     return (r_high - ratio * r_low) / (ratio - 1.0)
 
@@ -128,10 +103,6 @@ def unique_information(joint: ArrayLike) -> float:
     """Returns I(outlier; y | generic)/I(outlier, generic; y) from p[outlier, generic, y] (000-18).
 
     Exactly 0 whenever the outlier layer is a function of the generic one, as a later layer of a network is.
-
-    >>> copy = np.zeros((2, 2, 2)); copy[0, 0] = (0.4, 0.1); copy[1, 1] = (0.1, 0.4)
-    >>> unique_information(copy)
-    0.0
     """
     table = np.asarray(joint, dtype=np.float64)
     both = table.sum(axis=2, keepdims=True)
@@ -148,8 +119,5 @@ def _entropy(table: Floats) -> float:
 def _expected_log(table: Floats, numerator: Floats, denominator: Floats) -> float:
     """Returns E[log₂(numerator/denominator)] over the cells with probability."""
     cells = table > 0
-    above, below = (
-        np.broadcast_to(numerator, table.shape)[cells],
-        np.broadcast_to(denominator, table.shape)[cells],
-    )
+    above, below = (np.broadcast_to(numerator, table.shape)[cells], np.broadcast_to(denominator, table.shape)[cells])
     return float((table[cells] * np.log2(above / below)).sum())

@@ -43,26 +43,14 @@ from fairbits.models.scales.sample_clip import clip_law, clip_sample
 
 
 def alpha_by_kappa(
-    sigma: float,
-    activation: ArrayLike,
-    *,
-    kappa: ArrayLike,
-    constants: tuple[float, float] = SEED_CONSTANTS,
+    sigma: float, activation: ArrayLike, *, kappa: ArrayLike, constants: tuple[float, float] = SEED_CONSTANTS
 ) -> float:
-    """Returns σ·f(Σ ā_l κ_l), the research notes' proposition 1 (000-22).
-
-    >>> round(alpha_by_kappa(1.0, [0.2, 0.8], kappa=[150.0, 8.0]), 3)
-    3.587
-    """
+    """Returns σ·f(Σ ā_l κ_l), the research notes' proposition 1 (000-22)."""
     return kappa_alpha(sigma, kappa_weighted(activation, kappa), constants=constants)
 
 
 def alpha_by_mixture(parts: Sequence[Distribution], activation: ArrayLike, *, grid: Grid) -> float:
-    """Returns the exact α of the effective distribution Σ ā_l P_l (003-08).
-
-    >>> round(alpha_by_mixture([Gaussian(1.0), Gaussian(2.0)], [0.5, 0.5], grid=Grid(4)), 2)
-    4.55
-    """
+    """Returns the exact α of the effective distribution Σ ā_l P_l (003-08)."""
     best = clip_law(Mixture(parts, activation), grid)
     return float(grid.alpha(best.step))
 
@@ -81,11 +69,7 @@ def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> floa
 
 
 def alpha_by_importance(w: ArrayLike, importance: ArrayLike, *, grid: Grid) -> float:
-    """Returns the exact α under the language's importance h_j = E_λ[x_j²]: the correct reading.
-
-    >>> alpha_by_importance([0.5, -1.0, 9.0], [1.0, 1.0, 0.0], grid=Grid(2))
-    0.75
-    """
+    """Returns the exact α under the language's importance h_j = E_λ[x_j²]: the correct reading."""
     best = clip_sample(w, grid, importance=importance)
     return float(grid.alpha(best.step))
 
@@ -95,10 +79,6 @@ def separable(parts: Sequence[Distribution], activations: ArrayLike, *, grid: Gr
 
     With a threshold per part, each part's own optimum is best for every language at once, so nothing depends on the
     language. Rows of `activations` are languages.
-
-    >>> per_part, shared = separable([Gaussian(1.0), Gaussian(3.0)], [[0.9, 0.1], [0.1, 0.9]], grid=Grid(4))
-    >>> bool((per_part <= shared).all())
-    True
     """
     rows = np.asarray(activations, dtype=np.float64)
     patterns = np.stack([weights_vector(f"activations[{i}]", row, size=len(parts)) for i, row in enumerate(rows)])
@@ -128,10 +108,7 @@ def families(kappa: float) -> dict[str, Distribution]:
     """
     if kappa == 0:
         return {"gaussian": Gaussian()}
-    laws: dict[str, Distribution] = {
-        "t": StudentT.with_kappa(kappa),
-        "ggd": GeneralisedGaussian.with_kappa(kappa),
-    }
+    laws: dict[str, Distribution] = {"t": StudentT.with_kappa(kappa), "ggd": GeneralisedGaussian.with_kappa(kappa)}
     for epsilon in MIXTURE_SHARES:
         if kappa < 3 * (1 - epsilon) / epsilon:
             laws[f"gsm {epsilon:g}"] = GaussianScaleMixture.with_kappa(kappa, epsilon=epsilon)
@@ -154,11 +131,7 @@ class LossCurves:
 
 
 def loss_curves(bits: int) -> LossCurves:
-    """Returns the loss curves of all families and kurtoses on the symmetric grid.
-
-    >>> len(loss_curves(4).curves)
-    59
-    """
+    """Returns the loss curves of all families and kurtoses on the symmetric grid."""
     grid = Grid(bits)
     alphas = np.geomspace(*ALPHAS, 500)
     kappas, curves = [], []
