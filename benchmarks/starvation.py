@@ -24,8 +24,7 @@ import numpy as np
 
 import samples_tables
 from fairbits import Checkpoint
-from fairbits.auditing.even_experts import even_experts
-from fairbits.auditing.expert_use import ExpertUse
+from fairbits.auditing.expert_use import ExpertUse, even_experts
 from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.tokenize import text_of_samples

@@ -117,7 +117,7 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
 
 
 def _above(kappa: Floats, threshold: float) -> tuple[int, ...]:
-    return tuple(int(block) for block in np.flatnonzero(kappa > threshold))
+    return tuple(np.flatnonzero(kappa > threshold).tolist())
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | No
     >>> view.risk, [condition.holds for condition in view.conditions], view.expects_disparity
     ('HIGH', [True, False, True], False)
     """
-    values = finite_array("kappa", kappa, ndim=1)
-    bits = int(bits)
+    values, bits = finite_array("kappa", kappa, ndim=1), int(bits)
     block, top = int(np.argmax(values)), float(values.max())
     shares = None if outlier_share is None else np.array(list(outlier_share.values()))
     variance = None if shares is None or shares.size < 2 else float(np.var(shares))
     conditions = _conditions(top, variance, bits=bits)
+    holds = [condition.holds for condition in conditions]
     strategy = strategy_for(top)
     return RiskAssessment(
         max_kappa=top,
@@ -195,7 +195,7 @@ def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | No
         bits=bits,
         outliers=outliers_above_threshold(values),
         conditions=conditions,
-        expects_disparity=_all(tuple(condition.holds for condition in conditions)),
+        expects_disparity=False if False in holds else None if None in holds else True,
         risk=risk_class(top),
         strategy=strategy,
         checklist=_checklist(values, shares, variance=variance, strategy=strategy),
@@ -252,13 +252,6 @@ def _conditions(top: float, variance: float | None, *, bits: int) -> tuple[Condi
         Condition("C2", "activation varies: Var[ā_outlier] > ε", variance, LEAST_VARIANCE, varies, C2_REMARK),
         Condition("C3", "quantization is applied: bits < B_safe", float(bits), safe, bits < safe, C3_REMARK),
     )
-
-
-def _all(holds: tuple[bool | None, ...]) -> bool | None:
-    """Returns whether all hold: False if one fails, otherwise None if one is unknown."""
-    if False in holds:
-        return False
-    return None if None in holds else True
 
 
 def _checklist(

@@ -18,7 +18,6 @@ from fairbits.text.reading import EMBEDDED
 from fairbits_research.experiments.bit_threshold import bit_threshold
 from fairbits_research.experiments.bounds_experiment import bounds
 from fairbits_research.experiments.calibration_language import calibration_language
-from fairbits_research.experiments.correlations import correlations
 from fairbits_research.experiments.gateway_layers import gateway_layers
 from fairbits_research.experiments.laboratory import RECORDED, Laboratory, Setting
 from fairbits_research.experiments.layer_ablation import layer_ablation
@@ -27,10 +26,9 @@ from fairbits_research.experiments.null_controls import null_controls
 from fairbits_research.experiments.outliers_experiment import outliers
 from fairbits_research.experiments.own_thresholds import own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
-from fairbits_research.experiments.redundancy_experiment import redundancy
 from fairbits_research.experiments.result import Result
 from fairbits_research.experiments.training_choices import models_in, training_choices
-from fairbits_research.experiments.training_data import training_data
+from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
 EVERY = "all"
 TRAINED = "training-choices"

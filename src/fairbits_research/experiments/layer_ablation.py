@@ -109,7 +109,7 @@ def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
 
 
 def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, ...]:
-    """Returns DRAWS different sets of as many blocks as there are outliers, other than these; all if there are fewer."""
+    """Returns DRAWS other sets of as many blocks as there are outliers; all of them if there are fewer."""
     rng = np.random.default_rng(seed)
     size, sets = len(outliers), set[Blocks]()
     while len(sets) < min(DRAWS, comb(n_blocks, size) - 1):

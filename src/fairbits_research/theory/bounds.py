@@ -27,7 +27,7 @@ def conjecture_bound(kappa_eff: ArrayLike, C: float) -> float:
 
 
 def variance_bound(slope: ArrayLike, activations: ArrayLike, *, variance: ArrayLike) -> float:
-    """Returns max_l|g′(κ_l)|·max_l Var_λ[ā_l(λ)]·max_l σ_l² (001-14). It is false; rows of `activations` are languages."""
+    """Returns max_l|g′(κ_l)|·max_l Var_λ[ā_l(λ)]·max_l σ_l² (001-14). False; rows of `activations` are languages."""
     spread = float(np.max(np.var(np.asarray(activations), axis=0)))
     return float(np.max(np.abs(slope))) * spread * float(np.max(variance))
 

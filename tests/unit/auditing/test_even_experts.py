@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as t
 
-from fairbits.auditing.even_experts import choose_rows, even_experts
+from fairbits.auditing.expert_use import choose_rows, even_experts
 from fairbits.core.errors import InputError
 from fairbits.forward import expert_pass
 from fairbits.forward.expert_pass import count_by_document

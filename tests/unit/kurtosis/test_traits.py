@@ -7,7 +7,7 @@ import torch
 import transformers as t
 from safetensors.torch import load_file, save_file
 
-from fairbits.kurtosis.traits import ACTIVATIONS, format_trait, traits
+from fairbits.kurtosis.diff import ACTIVATIONS, format_trait, traits
 from fairbits.models.checkpoint import Checkpoint
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -11,7 +11,6 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.included_texts import udhr, udhr_languages
 from fairbits_research.experiments import language_traits
-from fairbits_research.experiments.correlations import _judge_listed, _judge_mt5, is_fivefold, times_as_much
 from fairbits_research.experiments.laboratory import Laboratory, Setting
 from fairbits_research.experiments.language_traits import ACTIVATION, LanguageTraits, combine_languages
 from fairbits_research.experiments.mediation_experiment import (
@@ -21,10 +20,17 @@ from fairbits_research.experiments.mediation_experiment import (
     judge_chain,
     mean_over_languages,
 )
-from fairbits_research.experiments.redundancy_experiment import judge_proxy, judge_survival
 from fairbits_research.experiments.result import Answer, all_of
-from fairbits_research.experiments.training_data import judge_spread
 from fairbits_research.experiments.trait_correlation import correlate, correlation_table, has_sign, languages_needed
+from fairbits_research.experiments.trait_experiments import (
+    _judge_listed,
+    _judge_mt5,
+    is_fivefold,
+    judge_proxy,
+    judge_spread,
+    judge_survival,
+    times_as_much,
+)
 
 DOCUMENTS = 6
 CODES = tuple(language.code for language in udhr_languages())

@@ -10,7 +10,6 @@ from fairbits.models.embedded import LANGUAGES
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 from fairbits_research.experiments import language_traits
-from fairbits_research.experiments.correlations import correlations
 from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values, outlier_blocks
 from fairbits_research.experiments.language_traits import measure_traits
 from fairbits_research.experiments.mediation_experiment import (
@@ -20,9 +19,8 @@ from fairbits_research.experiments.mediation_experiment import (
     splits_of,
     with_finer_tokens,
 )
-from fairbits_research.experiments.redundancy_experiment import redundancy
 from fairbits_research.experiments.result import Answer
-from fairbits_research.experiments.training_data import training_data
+from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
 pytestmark = pytest.mark.usefixtures("four_block_embedded")
 

@@ -60,7 +60,6 @@ def test_clusters_widen_the_interval_when_families_share_noise():
         ({"A": chain()["T"] * 2}, "collinear"),
         ({"change": -40.0}, "takes R to 0"),
         ({"covariates": np.ones(80)}, "constant"),
-        ({"covariates": np.ones((3, 2))}, "shape"),
         ({"families": np.repeat([0, 1], 40)}, "2 families"),
         ({"families": np.arange(3)}, "must agree"),
     ],
