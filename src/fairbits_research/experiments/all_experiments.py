@@ -26,29 +26,14 @@ from fairbits_research.experiments.null_controls import null_controls
 from fairbits_research.experiments.outliers_experiment import outliers
 from fairbits_research.experiments.own_thresholds import own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
-from fairbits_research.experiments.result import Result
+from fairbits_research.experiments.result import Result, descriptions
 from fairbits_research.experiments.training_choices import models_in, training_choices
 from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
 EVERY = "all"
 TRAINED = "training-choices"
 """The experiment that needs models trained for it."""
-EXPERIMENTS: Mapping[str, str] = {
-    "outliers": "Does disparity need outlier weights, and grow with them?",
-    "correlations": "Are languages with more outlier activation damaged less?",
-    "bit-threshold": "Does the largest κ set the width at which languages diverge?",
-    "layer-ablation": "Does protecting the outlier layers halve the gap?",
-    "training-data": "Does more training text mean more outlier activation?",
-    "own-thresholds": "Do separate copies with their own thresholds narrow the gap?",
-    "gateway-layers": "Are the first and the last layer the ones to protect?",
-    "redundancy": "Does redundancy predict who is damaged?",
-    "mediation": "Does tokenization act through alignment and redundancy alone?",
-    "bounds": "Do the documents' bounds hold?",
-    "calibration-language": "Does the language of calibration matter?",
-    "price-of-sharing": "Does one code for all that follows the worst language help it?",
-    "null-controls": "Is there no gap where there is hardly any rounding?",
-    TRAINED: "Do training choices cause outliers and disparity?",
-}
+EXPERIMENTS: Mapping[str, str] = {name: texts["short"] for name, texts in descriptions().items()}
 """Name -> the tested prediction as a question, in the order of the page."""
 FUNCTIONS: Mapping[str, Callable[[Laboratory], Result]] = {
     function.__name__.replace("_", "-"): function

@@ -24,6 +24,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     all_of,
+    describe,
     estimate_text,
     is_above,
     number_text,
@@ -86,11 +87,8 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     moves = {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
     answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
     because = _because(swept, kappa)
-    return Result(
-        name="bit-threshold",
-        title="The width at which languages diverge",
-        question="Does the largest κ set the width below which languages diverge, and κ_eff the width that each needs?",
-        predicted="Languages diverge below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",
+    return describe(
+        "bit-threshold",
         design=(
             f"Rounding to nearest at {BITS[0]} to {BITS[-1]} bits, with α at the largest weight and with the α of "
             "least squared error, of the model and of a variant with the same function and two blocks of high κ. B* is "

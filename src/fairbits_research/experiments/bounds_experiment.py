@@ -22,6 +22,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     all_of,
+    describe,
     estimate_text,
     number_text,
 )
@@ -84,14 +85,8 @@ def bounds(laboratory: Laboratory) -> Result:
         for case in theirs
         if case.bound_name == CONJECTURE and case.bound > 0
     ]
-    return Result(
-        name="bounds",
-        title="Bounds on disparity",
-        question="Do the documents' bounds on disparity hold, and does the proved one?",
-        predicted=(
-            "Disparity is at most 0.009·sd(κ_eff) (conjecture 1), at most max|g′|·Var[ā]·max σ² (theorem), and about "
-            "0.01·|r|·Range[ā]·Range[κ] (revised formula)."
-        ),
+    return describe(
+        "bounds",
         design=(
             f"The unchanged model, and the same function with κ = {' and '.join(f'{k:g}' for k in OUTLIER_KAPPA)} in "
             f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with scales set by the "

@@ -19,6 +19,7 @@ from fairbits_research.experiments.result import (
     ResultFigure,
     ResultTable,
     Series,
+    describe,
     estimate_text,
     number_text,
 )
@@ -84,13 +85,8 @@ def calibration_language(laboratory: Laboratory) -> Result:
         name: int((language_values(method.own_language) < language_values(method.frames[EQUAL])).sum())
         for name, method in methods.items()
     }
-    return Result(
-        name="calibration-language",
-        title="The language of calibration",
-        question="Which languages does calibration on one of them help, and which does it harm?",
-        predicted=(
-            "The documents ask for calibration per language; it follows that calibration on another language does harm."
-        ),
+    return describe(
+        "calibration-language",
         design=(
             f"The exact clip weighted by E[x²], and GPTQ, at {BITS} bits, calibrated on each of {n} languages alone "
             f"(GPTQ with up to {tokens} tokens, as many as all languages together, if the text has them), on all "

@@ -25,6 +25,7 @@ from fairbits_research.experiments.result import (
     ResultFigure,
     ResultTable,
     Series,
+    describe,
     estimate_text,
     sentence,
 )
@@ -203,11 +204,8 @@ def gateway_layers(laboratory: Laboratory) -> Result:
         f"worst language and by gap, on either half of the documents), and {_braced(rule)} ranks {places['worst']} by "
         f"worst language and {places['gap']} by gap among {n} sets"
     )
-    return Result(
-        name="gateway-layers",
-        title="Gateway layers",
-        question="Are the first and the last layer the ones to keep in high precision?",
-        predicted="The best three layers to keep are {0, 9, 11} of 12, and the four best sets all contain {0, 11}.",
+    return describe(
+        "gateway-layers",
         design=_design(trials),
         subject=laboratory.subject(bits=[BITS], kept=KEPT, sets=n),
         answer=answer,

@@ -20,6 +20,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     all_of,
+    describe,
     estimate_text,
     sentence,
 )
@@ -65,11 +66,8 @@ def layer_ablation(laboratory: Laboratory) -> Result:
     because = f"protecting blocks {_named(blocks)}, with the rest at {BITS[0]} bits, narrows the gap by {reduced}"
     reductions = {clip: ablation.reduction(BITS[0]) for clip, ablation in ablations.items()}
     reported = {clip: ablation for clip, ablation in reductions.items() if ablation is not None}
-    return Result(
-        name="layer-ablation",
-        title="Protecting the outlier layers",
-        question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do as well?",
-        predicted="With the outlier layers at 8 bits and the rest at 4, disparity falls by about half.",
+    return describe(
+        "layer-ablation",
         design=(
             f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are "
             f"rounded to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with "

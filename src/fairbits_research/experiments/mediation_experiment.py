@@ -37,6 +37,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     common_answer,
+    describe,
     estimate_text,
     number_text,
 )
@@ -280,11 +281,8 @@ def mediation(laboratory: Laboratory) -> Result:
         f"{estimate_text(moved.dropout.mean())} to 1/R and {estimate_text(moved.activation)} to A"
         + ("" if moved.counts else f", but the base loss is {moved.base:.2f} times as large, so this decides nothing")
     )
-    return Result(
-        name="mediation",
-        title="Mediation",
-        question="Does tokenization act on damage through outlier activation and redundancy, and in no other way?",
-        predicted="Better tokenization T raises outlier activation A, A redundancy R, and damage D falls as 1/R.",
+    return describe(
+        "mediation",
         design=_design(traits, unsplit),
         subject=laboratory.subject(range(DRAWS), more_tokens=MORE_TOKENS, chain_languages=n),
         answer=answer,

@@ -13,7 +13,15 @@ from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.correlation import spearman
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
-from fairbits_research.experiments.result import Answer, Result, ResultFigure, ResultTable, Series, estimate_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    describe,
+    estimate_text,
+)
 
 BITS = (8, 4, 3)
 DRAWS = 5
@@ -44,11 +52,8 @@ def null_controls(laboratory: Laboratory) -> Result:
         answer = Answer.NOT_SUPPORTED
     alike = {bits: spearman(language_values(rounded[bits]), _mean_damage(noise[bits])) for bits in BITS[1:]}
     worst = [frame.worst()[1].value for frame in draws]
-    return Result(
-        name="null-controls",
-        title="Null controls",
-        question="Are the measured gaps caused by quantization, or would they appear without it?",
-        predicted="The documents predict nothing; a sound method shows no gap where there is hardly any rounding.",
+    return describe(
+        "null-controls",
         design=(
             "Round to nearest at 8, 4 and 3 bits. In place of the rounding error, Gaussian noise with the same "
             f"norm in every row of every linear layer, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration "

@@ -23,6 +23,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     all_of,
+    describe,
     estimate_text,
     is_above,
     number_text,
@@ -71,11 +72,8 @@ def outliers(laboratory: Laboratory) -> Result:
     least = all_of([shows_no_gap(run.gap.estimate) for run in gentle])
     answer = all_of([least, *(judgement.answer for judgement in judgements)])
     seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
-    return Result(
-        name="outliers",
-        title="Disparity and outlier weights",
-        question="Does disparity need outlier weights, and does it grow with the largest κ of a model?",
-        predicted=f"No disparity where max κ is below {LOW_KAPPA:g}; the larger max κ, the more of it.",
+    return describe(
+        "outliers",
         design=(
             f"Two blocks get κ {', '.join(f'{max(level.values()):g}' for level in levels)} by exact rescaling, at the "
             f"same function. Each is rounded to {' and '.join(map(str, BITS))} bits with α at the largest weight, with "

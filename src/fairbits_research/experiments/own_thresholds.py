@@ -9,7 +9,15 @@ from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
-from fairbits_research.experiments.result import Answer, Result, ResultFigure, ResultTable, Series, estimate_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    describe,
+    estimate_text,
+)
 
 FEW = 8
 """Up to this many languages are also tried at 4 bits: every language takes a run per width."""
@@ -50,11 +58,8 @@ def own_thresholds(laboratory: Laboratory) -> Result:
     first = copies[3]
     better, worse = _sides(first.separate.contrast(first.shared))
     n = len(lab.languages)
-    return Result(
-        name="own-thresholds",
-        title="A clipping threshold for every language",
-        question="Does disparity fall if every language gets its own copy of the weights with its own thresholds?",
-        predicted="Yes: each language has its own best threshold, and one threshold for all favours some.",
+    return describe(
+        "own-thresholds",
         design=(
             f"{n} copies at {' and '.join(map(str, widths))} bits, each with the clip of least error, weighted by "
             "E[x²] of one language; a language is evaluated with its own copy. Baselines: one copy weighted by the "

@@ -27,7 +27,16 @@ from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab
 from fairbits_research.experiments.own_thresholds import RELEVANT, is_reduced
-from fairbits_research.experiments.result import Answer, Cell, Result, ResultFigure, ResultTable, Series, estimate_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Cell,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    describe,
+    estimate_text,
+)
 from fairbits_research.theory.sharing import (
     LeastFavourable,
     diagonal_bound,
@@ -263,11 +272,8 @@ def price_of_sharing(laboratory: Laboratory) -> Result:
     model = model_costs(inputs, costs, lab.report)
     mix = dict(zip(lab.languages, model.mix.tolist(), strict=True))
     followed = Followed(lab.policy_damage("gptq", BITS), lab.policy_damage("gptq", BITS, mix=mix), model)
-    return Result(
-        name="price-of-sharing",
-        title="The price of sharing",
-        question="Does one code for all languages serve the worst language better if it follows that language?",
-        predicted="Yes: each language has its own best rounding, and what all languages share favours some of them.",
+    return describe(
+        "price-of-sharing",
         design=(
             "For every input of linear layers, E[x xᵀ] of each language on the calibration text (codes) and on the "
             "evaluation text (costs). The costs are the mean output errors of GPTQ, which follow from E[x xᵀ] for "

@@ -1,8 +1,10 @@
 """Result: the question of an experiment, the prediction of the research notes, what was found, and the verdict."""
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,6 +146,20 @@ class Result:
     def load(cls, path: str | Path) -> "Result":
         """Returns the result of a file; every key must be known."""
         return RESULT.read(path)
+
+
+@cache
+def descriptions() -> dict[str, dict[str, str]]:
+    """Returns what every experiment asks: its short question for the list, title, question and prediction."""
+    text = Path(__file__).parents[1].joinpath("assets/experiments.toml").read_text(encoding="utf-8")
+    experiments = tomllib.loads(text)
+    return {name: {key: " ".join(words.split()) for key, words in entry.items()} for name, entry in experiments.items()}
+
+
+def describe(name: str, **measured: Any) -> Result:
+    """Returns the result of an experiment from its measurements; what it asks is in the list of experiments."""
+    asked = {key: text for key, text in descriptions()[name].items() if key != "short"}
+    return Result(name=name, **asked, **measured)
 
 
 RESULT = Kind("fairbits.research/1", "a result", "fairbits research --out", Result)

@@ -22,6 +22,7 @@ from fairbits_research.experiments.result import (
     ResultTable,
     Series,
     common_answer,
+    describe,
     estimate_text,
     number_text,
 )
@@ -141,17 +142,8 @@ def training_choices(laboratory: Laboratory, models: Mapping[str, Sequence[str]]
     pairs = _pairs(family)
     penalty, respects = judge_penalty(family, pairs), judge_respects(family)
     seeds = [int(model.name.rpartition("-")[2]) for model in family[BASE] if model.name.rpartition("-")[2].isdigit()]
-    return Result(
-        name="training-choices",
-        title="Training choices",
-        question=(
-            "Does training with a penalty on uneven layer use lower the disparity, and which training choice makes the "
-            "weights more nearly Gaussian?"
-        ),
-        predicted=(
-            "A penalty on uneven layer use lowers the disparity after quantization; weights are near-Gaussian because "
-            "of training data, optimizer, architecture, regularization or initialization."
-        ),
+    return describe(
+        "training-choices",
         design=(
             f"{total} models trained from scratch, {SEEDS} seeds or more per arm, that differ from base in one respect "
             "each: languages levelled to the same number of tokens (data), Muon for the matrices of the blocks "

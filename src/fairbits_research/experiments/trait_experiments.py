@@ -28,6 +28,7 @@ from fairbits_research.experiments.result import (
     ResultFigure,
     Series,
     all_of,
+    describe,
     estimate_numbers,
     estimate_text,
     is_above,
@@ -58,13 +59,8 @@ def correlations(laboratory: Laboratory) -> Result:
     answer = all_of(has_sign(pair.r, -1) for pair in main if pair.among != MANY)
     attention = _attention(trait_sets[-1])
     by_set = "; ".join(f"{estimate_text(pair.r)} over {pair.r.n} ({pair.among}) languages" for pair in main)
-    return Result(
-        name="correlations",
-        title="Correlations",
-        question="Are languages with more activation in the outlier layers damaged less by quantization?",
-        predicted=(
-            f"Yes: over 14 languages outlier activation and damage have r = {PAPER_R:g}, and κ_eff much the same."
-        ),
+    return describe(
+        "correlations",
         design=_activation_design(trait_sets),
         subject=laboratory.subject(
             outliers="n//4: κ 125, 7n//12: κ 148",
@@ -241,11 +237,8 @@ def redundancy(laboratory: Laboratory) -> Result:
         for pair in main
     )
     stands_in = [pair for traits in trait_sets for pair in _stand_in(traits)]
-    return Result(
-        name="redundancy",
-        title="Redundancy",
-        question="Does 1/R predict damage, where R is how well a language tolerates the loss of inputs?",
-        predicted="Damage is proportional to 1/R (theorem 1), and activation in the outlier layers is a proxy of R.",
+    return describe(
+        "redundancy",
         design=(
             "The variant with outliers in two blocks (κ 125 and 148), in "
             + " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
@@ -370,11 +363,8 @@ def training_data(laboratory: Laboratory) -> Result:
     activation, kappa, *damage = pairs[: 2 + len(SHARE_TREATMENTS)]
     answer = is_above(activation.r, STRONG)
     spread = traits.outlier_share.gap()
-    return Result(
-        name="training-data",
-        title="Training data",
-        question="Do languages with more training text activate the outlier layers more, and are they damaged less?",
-        predicted=f"r of training share and outlier activation is above {STRONG:g}; κ_eff rises with it, damage falls.",
+    return describe(
+        "training-data",
         design=(
             f"The {len(traits.languages)} languages whose share of the training tokens is known, on the variant with "
             "outliers in two blocks (κ 125 and 148). Logarithm of the share (and the share itself) against ā_outlier "
