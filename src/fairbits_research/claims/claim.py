@@ -67,6 +67,10 @@ class Claim:
         return self.id.split("-")[0]
 
 
+CLAIMS: dict[str, Claim] = {}
+"""Every claim whose module was imported, by id; see `all_claims`."""
+
+
 class StoredJudgement(NamedTuple):
     """What one stored result says about one claim; `where` is its set, `model` the model that was measured."""
 
@@ -82,7 +86,8 @@ def claim(id: str) -> Callable[[Callable[[], Finding]], Claim]:
     """Returns the decorator that turns a function which recomputes evidence into a claim, stated by its docstring."""
 
     def wrap(check: Callable[[], Finding]) -> Claim:
-        return Claim(id, " ".join((check.__doc__ or "").split()), derivations()[id], check)
+        CLAIMS[id] = Claim(id, " ".join((check.__doc__ or "").split()), derivations()[id], check)
+        return CLAIMS[id]
 
     return wrap
 

@@ -17,14 +17,13 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.reading import EMBEDDED
 from fairbits_research.experiments.bit_threshold import bit_threshold
 from fairbits_research.experiments.bounds_experiment import bounds
-from fairbits_research.experiments.calibration_language import calibration_language
 from fairbits_research.experiments.gateway_layers import gateway_layers
 from fairbits_research.experiments.laboratory import RECORDED, Laboratory, Setting
 from fairbits_research.experiments.layer_ablation import layer_ablation
 from fairbits_research.experiments.mediation_experiment import mediation
 from fairbits_research.experiments.null_controls import null_controls
 from fairbits_research.experiments.outliers_experiment import outliers
-from fairbits_research.experiments.own_thresholds import own_thresholds
+from fairbits_research.experiments.own_calibration import calibration_language, own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
 from fairbits_research.experiments.result import Result, descriptions
 from fairbits_research.experiments.training_choices import models_in, training_choices

@@ -26,7 +26,7 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab
-from fairbits_research.experiments.own_thresholds import RELEVANT, is_reduced
+from fairbits_research.experiments.own_calibration import RELEVANT, is_reduced
 from fairbits_research.experiments.result import (
     Answer,
     Cell,

@@ -21,7 +21,6 @@ from fairbits_research.experiments.bounds_experiment import (
     exactly,
     revised,
 )
-from fairbits_research.experiments.calibration_language import EQUAL, Calibrated, home_advantage
 from fairbits_research.experiments.gateway_layers import (
     GatewayTrials,
     best_if_additive,
@@ -32,7 +31,14 @@ from fairbits_research.experiments.gateway_layers import (
     sets_to_try,
 )
 from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values
-from fairbits_research.experiments.own_thresholds import Copies, each_from_own_copy, is_reduced
+from fairbits_research.experiments.own_calibration import (
+    EQUAL,
+    Calibrated,
+    Copies,
+    each_from_own_copy,
+    home_advantage,
+    is_reduced,
+)
 from fairbits_research.experiments.result import Answer, all_of
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr", "hin_Deva")
@@ -215,7 +221,7 @@ def test_the_revised_formula_needs_outlier_blocks() -> None:
 
 @pytest.mark.long
 def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypatch) -> None:
-    monkeypatch.setattr("fairbits_research.experiments.own_thresholds.FEW", 2)  # so that 3 bits are all
+    monkeypatch.setattr("fairbits_research.experiments.own_calibration.FEW", 2)  # so that 3 bits are all
     codes = LANGUAGES[:3]
     here = laboratory(1, languages=codes)
     told: list[str] = []
