@@ -158,7 +158,7 @@ def descriptions() -> dict[str, dict[str, str]]:
 
 def describe(name: str, **measured: Any) -> Result:
     """Returns the result of an experiment from its measurements; what it asks is in the list of experiments."""
-    asked = {key: text for key, text in descriptions()[name].items() if key != "short"}
+    asked: dict[str, Any] = {key: text for key, text in descriptions()[name].items() if key != "short"}
     return Result(name=name, **asked, **measured)
 
 
