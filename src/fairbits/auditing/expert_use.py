@@ -45,7 +45,7 @@ more: its H has full rank only from as many positions as an input has channels, 
 
 
 @dataclass(frozen=True)
-class Shortage:
+class ExpertShortage:
     """How many experts of a block get too little text of a language, and how many get none."""
 
     block: int
@@ -99,11 +99,11 @@ class ExpertUse(Shown):
         few: Counts = np.stack([(block.counts < least).sum(1) for block in self.blocks], axis=1)
         return few
 
-    def shortages(self, least: int = LEAST_POSITIONS) -> list[Shortage]:
+    def shortages(self, least: int = LEAST_POSITIONS) -> list[ExpertShortage]:
         """Returns where experts get too little text of a language; most experts without any text first."""
         few, empty = self.too_little_text(least), self.too_little_text(1)
         shortages = [
-            Shortage(block.block, code, block.counts.shape[1], int(few[row, column]), int(empty[row, column]))
+            ExpertShortage(block.block, code, block.counts.shape[1], int(few[row, column]), int(empty[row, column]))
             for column, block in enumerate(self.blocks)
             for row, code in enumerate(self.languages)
             if few[row, column]

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertUse, Shortage
+from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertShortage, ExpertUse
 from fairbits.auditing.record import Audit
 from fairbits.cli.table_parts import (
     BLANK,
@@ -77,7 +77,7 @@ def experts_table(found: ExpertUse, order: Iterable[str]) -> Table:
     return table
 
 
-def _sentence(found: Shortage) -> str:
+def _sentence(found: ExpertShortage) -> str:
     name = language_of(found.language).name
     if not found.empty:
         return f"Block {found.block}: {found.too_little} of {found.experts} experts get too little text of {name}."
