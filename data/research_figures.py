@@ -9,7 +9,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from fairbits_research.experiments.result import Figure, Series
+from fairbits_research.experiments.result import ResultFigure, Series
 from fairbits_research.experiments.stored_results import all_records
 
 COLOURS = ("#3b5bdb", "#e8590c", "#2b8a3e", "#862e9c", "#868e96", "#c2255c", "#1098ad", "#5c940d", "#000000")
@@ -28,7 +28,7 @@ STYLE = {
 }
 
 
-def draw(figure: Figure, path: Path) -> None:
+def draw(figure: ResultFigure, path: Path) -> None:
     """Writes a figure as SVG."""
     with pyplot.rc_context(STYLE):
         canvas, axes = pyplot.subplots(layout="constrained")

@@ -1,18 +1,16 @@
-"""The command `research` on the command line.
-
-Experiments in the terminal: a list of all with their results, or one result with its tables.
-"""
+"""The command `research`: a list of all experiments with their results, or one experiment run and shown."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbits.api.trial_tasks import task_device
 from fairbits.cli import completion
 from fairbits.cli.cluster import cluster_of, device_here, progress_of
 from fairbits.cli.options import (
@@ -36,18 +34,17 @@ from fairbits.cli.options import (
 from fairbits.cli.parsing import group_of, names_of, shares_of
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.core.errors import InputError, printable
-from fairbits_research.experiments.result import Answer, Result, cell_text
-from fairbits_research.experiments.result import Table as ResultTable
-from fairbits_research.experiments.stored_results import MARKS, Records, overall_answer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fairbits.core.task_pool import Cluster
-    from fairbits_research.experiments.result import Result
-
-
-EVERY = "all"
+from fairbits.core.task_pool import Cluster, open_pool
+from fairbits_research.experiments.all_experiments import (
+    EVERY,
+    EXPERIMENTS,
+    ExperimentWork,
+    experiments_named,
+    finished_before,
+    run_experiments,
+)
+from fairbits_research.experiments.result import Answer, Result, ResultTable, cell_text
+from fairbits_research.experiments.stored_results import MARKS, Records, all_records, as_markdown, overall_answer
 
 
 def research(
@@ -88,8 +85,7 @@ def research(
     ray_gpus: RayGpus = 1.0,
     resume: Annotated[bool, flag("--resume", help="all: skip experiments whose result is in --out.")] = False,
     out_file: Annotated[
-        Path | None,
-        out_option("PATH", help="The file to write; for all experiments, an existing directory."),
+        Path | None, out_option("PATH", help="The file to write; for all experiments, an existing directory.")
     ] = None,
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/research/experiments.md.")] = False,
     as_json: Json = False,
@@ -101,12 +97,7 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cpu
     """
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    # heavy: only when the command runs
-    from fairbits_research.experiments import EXPERIMENTS, experiments_named
-    from fairbits_research.experiments.experiment_tasks import finished_before
-    from fairbits_research.experiments.stored_results import all_records, as_markdown
-
+    cluster = cluster_of(ray, ray_cpus, ray_gpus)
     if markdown and (name is not None or out_file is not None):
         raise InputError("--markdown prints the results that fairbits brings; it takes no experiment and no --out")
     if markdown:
@@ -117,10 +108,12 @@ def research(
         return
     names = experiments_named(name)
     places = (
-        [None if out_file is None else out_file / f"{each}.json" for each in names] if name == EVERY else [out_file]
+        [None if out_file is None else out_file / f"{experiment}.json" for experiment in names]
+        if name == EVERY
+        else [out_file]
     )
     for place in places:
-        check_out(place, "result.json")  # before anything that takes time
+        check_out(place, "result.json")
     setting = {
         "model": model,
         "text": text,
@@ -137,26 +130,22 @@ def research(
     if resume:
         if name != EVERY or out_file is None:
             raise InputError("--resume continues `research all --out DIR`; give both, or leave it out")
-        for each, place in list(left.items()):
-            if place is not None and finished_before(each, place, setting | {"device": "cpu"}) is not None:
+        for experiment, place in list(left.items()):
+            if place is not None and finished_before(experiment, place, setting | {"device": "cpu"}) is not None:
                 print_notes([f"{place} already exists"])
-                del left[each]
+                del left[experiment]
     _run(left, setting, models, cluster, as_json=as_json)
 
 
 def _run(
-    places: "Mapping[str, Path | None]",
+    places: Mapping[str, Path | None],
     setting: dict[str, Any],
     models: Path | None,
-    cluster: "Cluster | None",
+    cluster: Cluster | None,
     *,
     as_json: bool,
 ) -> None:
     """Runs experiments, and writes and prints each result as soon as it is there."""
-    from fairbits.api.trial_tasks import task_device
-    from fairbits.core.task_pool import open_pool
-    from fairbits_research.experiments.experiment_tasks import ExperimentWork, run_experiments
-
     results: dict[str, Result] = {}
 
     def show(name: str) -> None:
@@ -165,7 +154,7 @@ def _run(
         else:
             out.print(result_panel(results[name]))
 
-    def keep(name: str, result: "Result") -> None:
+    def keep(name: str, result: Result) -> None:
         write_out(places[name], result.save)
         results[name] = result
 
@@ -194,20 +183,20 @@ def experiment_list(experiments: Mapping[str, str], records: Records) -> Group:
     for column in ("experiment", "question", "found"):
         table.add_column(column)
     for name, question in experiments.items():
-        found = Text("not run yet", style="dim")
+        verdict = Text("not run yet", style="dim")
         if name in records:
             answer = overall_answer(records[name])
-            found = Text(f"{MARKS[answer]} {answer.value}", style=STYLES[answer])
-        table.add_row(name, question, found)
+            verdict = Text(f"{MARKS[answer]} {answer.value}", style=STYLES[answer])
+        table.add_row(name, question, verdict)
     return Group(table, Text("\nfairbits research NAME runs one; fairbits research all runs all", style="dim"))
 
 
 def result_panel(result: Result) -> Group:
     """Returns one result: question, prediction, tables, verdict, what it means."""
-    own = result.subject
+    subject = result.subject
     tested_on = (
-        f"{own.model}, {own.text}: {own.languages} languages, {own.documents:,} documents, {own.tokens:,} tokens, "
-        f"seeds {', '.join(map(str, own.seeds))}; intervals 95 %"
+        f"{subject.model}, {subject.text}: {subject.languages} languages, {subject.documents:,} documents, "
+        f"{subject.tokens:,} tokens, seeds {', '.join(map(str, subject.seeds))}; intervals 95 %"
     )
     verdict = f"\n{MARKS[result.answer]} {result.answer.value}: {result.verdict}"
     parts: list[RenderableType] = [
@@ -224,9 +213,9 @@ def result_panel(result: Result) -> Group:
 
 
 def _table(table: ResultTable) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
+    shown = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
     for i, column in enumerate(table.columns):
-        found.add_column(column, justify="left" if i == 0 else "right")
+        shown.add_column(column, justify="left" if i == 0 else "right")
     for row in table.rows:
-        found.add_row(*map(cell_text, row))
-    return found
+        shown.add_row(*map(cell_text, row))
+    return shown

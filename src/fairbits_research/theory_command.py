@@ -1,7 +1,4 @@
-"""The command `theory` on the command line.
-
-The claims of the research notes in the terminal: a table of all, or one of them explained.
-"""
+"""The command `theory`: a table of all claims of the research notes, or one of them explained."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -15,8 +12,9 @@ from rich.text import Text
 from fairbits.cli.options import Json, flag
 from fairbits.cli.terminal import out, print_json, stages
 from fairbits.core.errors import InputError
+from fairbits_research.claims.all_claims import all_claims, find_claim
 from fairbits_research.claims.claim import DOCUMENTS, Claim, Finding, Verdict
-from fairbits_research.claims.claim_page import MARKS, brief_number, count_words, number_words
+from fairbits_research.claims.claim_page import MARKS, as_data, as_markdown, brief_number, count_words, number_words
 
 
 def theory(
@@ -31,17 +29,13 @@ def theory(
       fairbits theory --claim 000-07
       fairbits theory --json > claims.json
     """
-    # heavy: only when the command runs
-    from fairbits_research.claims import all_claims, find_claim
-    from fairbits_research.claims.claim_page import as_data, as_markdown
-
     if as_json and markdown:
         raise InputError("--json and --markdown were both given; choose one")
     claims = all_claims() if claim is None else [find_claim(claim)]
     results = {}
     with stages("recomputing claims") as show:
-        for each in claims:
-            results[each] = each.check()
+        for claim_to_check in claims:
+            results[claim_to_check] = claim_to_check.check()
             show("recomputing claims", len(results), len(claims))
     if as_json:
         print_json(as_data(results))
@@ -53,12 +47,7 @@ def theory(
         out.print(claim_panel(claims[0], results[claims[0]]))
 
 
-STYLES = {
-    Verdict.HOLDS: "green",
-    Verdict.CONDITIONAL: "yellow",
-    Verdict.FAILS: "red",
-    Verdict.UNDECIDED: "cyan",
-}
+STYLES = {Verdict.HOLDS: "green", Verdict.CONDITIONAL: "yellow", Verdict.FAILS: "red", Verdict.UNDECIDED: "cyan"}
 SHORT = {
     Verdict.HOLDS: "holds",
     Verdict.CONDITIONAL: "conditional",

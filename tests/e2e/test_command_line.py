@@ -21,7 +21,7 @@ from fairbits.cli import VERBS, app, completion, main
 from fairbits.cli import command as cli_command
 from fairbits.serve.overlays.overlay_files import Form
 from fairbits.text.reading import EMBEDDED
-from fairbits_research.experiments import EXPERIMENTS
+from fairbits_research.experiments.all_experiments import EXPERIMENTS
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 GROUP = get_command(app)

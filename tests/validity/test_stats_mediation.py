@@ -27,19 +27,19 @@ def truth(seed=0):
 TRUTH = truth()
 
 
-@pytest.mark.parametrize(("n", "interval"), [(60, "percentile"), (60, "bca"), (14, "percentile")])
-def test_effects_are_covered(n, interval):
+@pytest.mark.parametrize("n", [60, 14])
+def test_effects_are_covered(n):
     rng = np.random.default_rng(n)
     hits = {name: [] for name in TRUTH}
     for _ in range(TRIALS):
         T, a, r = rng.normal(size=(3, n))
         A, R, D = chain(rng, T, a, r)
-        result = mediate(T, A, R=R, D=D, interval=interval, resamples=1000, rng=rng)
+        result = mediate(T, A, R=R, D=D, resamples=1000, rng=rng)
         for name, value in TRUTH.items():
             estimate = getattr(result, name)
             hits[name].append(estimate.low <= value <= estimate.high)
     coverage = {name: float(np.mean(found)) for name, found in hits.items()}
-    print(f"\nmediation coverage, n={n}, {interval}: {coverage} ({TRIALS} trials)")
+    print(f"\nmediation coverage, n={n}: {coverage} ({TRIALS} trials)")
     assert min(coverage.values()) > 0.90
     assert max(coverage.values()) < 0.99
 

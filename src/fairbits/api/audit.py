@@ -21,8 +21,7 @@ from fairbits.forward.recorder import FORMS, PointKind
 from fairbits.forward.statistics import ActivationStatistics, Measure, collect_statistics, column_errors
 from fairbits.forward.tokenize import estimated_size_notes, open_corpus_for
 from fairbits.kurtosis.certificate import activation_weighted, certificate
-from fairbits.kurtosis.checklist import founding_view
-from fairbits.kurtosis.outlier_blocks import founding_outliers, robust_outliers
+from fairbits.kurtosis.checklist import outliers_above_threshold, risk_assessment, robust_outliers
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import FOREIGN, Redundancy, redundancy
 from fairbits.models.checkpoint import Checkpoint
@@ -131,7 +130,7 @@ def build_audit(
         if measured.blocks(kind)
     }
     headline = patterns[HEADLINE]
-    share = headline.fraction(founding_outliers(kappa).blocks or ())
+    share = headline.fraction(outliers_above_threshold(kappa).blocks or ())
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
@@ -146,7 +145,7 @@ def build_audit(
         moments=moments,
         robust=robust_outliers(kappa),
         patterns=patterns,
-        founders=founding_view(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        founders=risk_assessment(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
         kappa_weighted=headline.kappa_weighted(kappa),
         kappa_mixture=headline.kappa_mixture(moments.blocks),
         outlier_share=share,

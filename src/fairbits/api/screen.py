@@ -15,8 +15,13 @@ from fairbits.core.errors import FairbitsError, InputError
 from fairbits.core.progress import Progress, within
 from fairbits.core.records import read_object
 from fairbits.core.version import __version__
-from fairbits.kurtosis.checklist import FoundingView, founding_statistics, founding_view
-from fairbits.kurtosis.outlier_blocks import OutlierBlocks, robust_outliers
+from fairbits.kurtosis.checklist import (
+    OutlierBlocks,
+    RiskAssessment,
+    published_statistics,
+    risk_assessment,
+    robust_outliers,
+)
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read, split_revision
 from fairbits.models.scales.scheme import Scheme
@@ -24,7 +29,7 @@ from fairbits.models.weight_moments import weight_moments
 from fairbits.text.corpus import Corpus
 
 SCHEMA = "fairbits.screen/1"
-FOUNDING_MODELS = {
+PUBLISHED_MODELS = {
     "bigscience/bloom-560m": "BLOOM-560M",
     "facebook/xglm-564M": "XGLM-564M",
     "google/mt5-small": "mT5-small",
@@ -38,7 +43,7 @@ FOUNDING_MODELS = {
     "distilbert/distilbert-base-multilingual-cased": "DistilmBERT",
     "sshleifer/tiny-gpt2": "Tiny-GPT2",
 }
-"""The models of the published census: id on the Hub -> name in `founding_statistics().max_kurtosis`."""
+"""The models of the published census: id on the Hub -> name in `published_statistics().max_kurtosis`."""
 
 CAVEAT = (
     "class, C1, C2: the research notes' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
@@ -84,7 +89,7 @@ class Row:
     target: str
     weights: FromWeights | None = None
     text: FromText | None = None
-    view: FoundingView | None = None
+    view: RiskAssessment | None = None
     problem: str | None = None
 
     def as_data(self) -> dict[str, Any]:
@@ -166,10 +171,10 @@ def screen(
             opened = open_to_read if corpus is None else Checkpoint  # text needs the whole model
             checkpoint = opened(name, trust_remote_code=trust_remote_code, revision=revision)
             weights = _read_weights(checkpoint, progress)
-            row = Row(row.target, weights, view=founding_view(weights.kappa, outlier_share=None, bits=bits))
+            row = Row(row.target, weights, view=risk_assessment(weights.kappa, outlier_share=None, bits=bits))
             if corpus is not None:
                 text = measure(checkpoint, corpus, bits)
-                view = founding_view(weights.kappa, outlier_share=text.outlier_share, bits=bits)
+                view = risk_assessment(weights.kappa, outlier_share=text.outlier_share, bits=bits)
                 row = Row(row.target, weights, text, view)
         except (FairbitsError, OSError) as problem:
             row = Row(row.target, row.weights, view=row.view, problem=str(problem))
@@ -185,8 +190,8 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     """
     if checkpoint.kind not in ("hub", "directory"):
         return None
-    census = founding_statistics().max_kurtosis
-    by_id = {key.casefold(): name for key, name in FOUNDING_MODELS.items()}
+    census = published_statistics().max_kurtosis
+    by_id = {key.casefold(): name for key, name in PUBLISHED_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
     named = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
     origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")

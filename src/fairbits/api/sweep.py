@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
-from fairbits.comparison.critical_bits import CriticalBits, crossing, founding_sentence, needs_sentence
+from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import one_of, positive, whole
 from fairbits.core.checks import sequence as listed
@@ -22,7 +22,7 @@ from fairbits.core.records import to_json
 from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNIT_LABELS
 from fairbits.evaluation.scores import check_unit
-from fairbits.kurtosis.checklist import critical_width
+from fairbits.kurtosis.checklist import critical_bits
 from fairbits.models.device import AUTO
 from fairbits.models.opening import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
@@ -135,13 +135,13 @@ class Sweep:
     @property
     def predicted(self) -> float:
         """The width below which the research notes expect a gap between languages."""
-        return critical_width(self.max_kappa)
+        return critical_bits(self.max_kappa)
 
     @property
     def verdict(self) -> tuple[str, ...]:
         """Sentences on the widths that languages need, and on the research notes' width."""
         limit = f"{self.threshold:g} {UNIT_LABELS[self.unit]}"
-        founding = founding_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
+        founding = notes_sentence(self.gap_width, self.max_kappa, bits=self.bits, limit=limit)
         named = {language_from_code(code).name: width for code, width in self.widths.items()}
         return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
 

@@ -26,8 +26,7 @@ from fairbits.core.records import (
 )
 from fairbits.forward.recorder import Point
 from fairbits.kurtosis.certificate import Gap
-from fairbits.kurtosis.checklist import FoundingView
-from fairbits.kurtosis.outlier_blocks import OutlierBlocks
+from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment
 from fairbits.kurtosis.redundancy import Redundancy
 from fairbits.stats.intervals import Estimate
 from fairbits.text.tokenization import Tokenization
@@ -236,7 +235,7 @@ class AuditFile:
     languages: Mapping[Code, AuditedLanguage]
     blocks: tuple[AuditedBlock, ...]
     outliers: OutlierRules
-    founders: FoundingView
+    founders: RiskAssessment
     patterns: Mapping[str, SavedPattern]
     damage: Mapping[str, SavedDamage]
     points: tuple[Point, ...]

@@ -1,6 +1,7 @@
-"""Which languages to calibrate on if there can only be a few: those that leave the others the least to lose.
+"""Which languages to calibrate on if there can only be a few: the set that leaves all languages the least to lose.
 
-Which k of n candidates to open so that every client has a cheap one: the k-median and the k-center, exactly.
+A language costs more the farther it is from the nearest chosen one, so the set is a k-median (least mean cost) or a
+k-center (least worst cost) of the languages. Both are found exactly.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
-from fairbits.auditing.audit_file import AUDIT, AuditFile, stored_arrays
+from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats, nonnegative_array
-from fairbits.core.checks import one_of, same_shape, whole
+from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import FairbitsError, InputError
 
 OBJECTIVES = ("mean", "worst")
+MOST_NAMED = 10
+"""Languages that a note lists."""
+LEAST_SHARE = 1e-12
+"""The least share of the mean square of an input that a channel is taken to have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +63,19 @@ def _median(table: Floats, k: int, *, radius: float) -> list[int]:
     """
     clients, candidates = table.shape
     serve = clients * candidates
-    each = kron(eye_array(clients), np.ones((1, candidates)))
-    served = hstack([csr_array((clients, candidates)), each])
+    served = hstack([csr_array((clients, candidates)), kron(eye_array(clients), np.ones((1, candidates)))])
     opened = hstack([vstack([-eye_array(candidates)] * clients), eye_array(serve)])
     count = csr_array(np.concatenate([np.ones(candidates), np.zeros(serve)])[None])
     unit = float(table.max()) or 1.0
-    found = _solve(
+    solution = _solve(
         np.concatenate([np.zeros(candidates), table.ravel() / (unit * clients)]),
         integrality=np.concatenate([np.ones(candidates), np.zeros(serve)]).astype(np.int64),
         upper=np.concatenate([np.ones(candidates), (table.ravel() <= radius).astype(float)]),
         constraints=[(served, 1.0, 1.0), (opened, -np.inf, 0.0), (count, k, k)],
     )
-    if found is None:
+    if solution is None:
         raise FairbitsError("HiGHS found no set although one exists; give costs of similar size")
-    return np.flatnonzero(found[:candidates] > 0.5).tolist()
+    return np.flatnonzero(solution[:candidates] > 0.5).tolist()
 
 
 def _least_radius(table: Floats, k: int) -> float:
@@ -89,13 +93,13 @@ def _reaches(near: Any, k: int) -> bool:
     if not near.any(axis=1).all():
         return False
     candidates = near.shape[1]
-    found = _solve(
+    cover = _solve(
         np.ones(candidates),
         integrality=np.ones(candidates, dtype=np.int64),
         upper=np.ones(candidates),
         constraints=[(csr_array(near.astype(float)), 1.0, np.inf)],
     )
-    return found is not None and round(float(found.sum())) <= k
+    return cover is not None and round(float(cover.sum())) <= k
 
 
 def _solve(
@@ -112,12 +116,6 @@ def _solve(
     if result.status not in (0, 2):
         raise FairbitsError(f"HiGHS stopped without a solution: {result.message.strip()}")
     return None if result.status == 2 else result.x
-
-
-NAMED = 10
-"""Languages that a note lists."""
-LEAST = 1e-12
-"""The least share of the mean square of an input that a channel is taken to have."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class Cover:
         )
         if not self.left_out:
             return (chosen,)
-        some = ", ".join(self.left_out[:NAMED]) + (" …" if len(self.left_out) > NAMED else "")
+        some = ", ".join(self.left_out[:MOST_NAMED]) + (" …" if len(self.left_out) > MOST_NAMED else "")
         return (
             chosen,
             f"{len(self.left_out)} languages of the text are not in the audit and were not considered: {some}",
@@ -163,27 +161,28 @@ def cover_languages(
 ) -> Cover:
     """Returns the `size` languages to calibrate on so that the languages of an audit lose least on average.
 
-    `audit` is a saved audit, with its second file. `candidates` are those that there is text of, by default all of the
+    `audit` is a saved audit, with its second file. `candidates` are the languages with text, by default all of the
     audit. With a `fingerprint`, the audit must be of the model that has it.
     """
-    found = AUDIT.read(audit)
-    if fingerprint is not None and found.model.fingerprint != fingerprint:
+    saved = AUDIT.read(audit)
+    if fingerprint is not None and saved.model.fingerprint != fingerprint:
         raise InputError(f"{audit} audits a model with other weights; audit this model first")
-    known = tuple(found.languages)
-    given = known if candidates is None else tuple(candidates)
-    chosen = tuple(code for code in given if code in known)
-    if whole("the number of languages", size, least=1) > len(chosen):
+    audited = tuple(saved.languages)
+    with_text = audited if candidates is None else tuple(candidates)
+    eligible = tuple(code for code in with_text if code in audited)
+    if whole("the number of languages", size, least=1) > len(eligible):
         raise InputError(
-            f"{size} languages are requested, but only {len(chosen)} have text and are in {audit}: request fewer, "
+            f"{size} languages are requested, but only {len(eligible)} have text and are in {audit}: request fewer, "
             "audit more languages, or give more text"
         )
-    damage = np.array([found.predicted.nats_per_token[code].value for code in known])
-    costs = transfer_costs(moment_distances(_input_moments(Path(audit), found)), damage)
-    result = choose_facilities(costs[:, [known.index(code) for code in chosen]], size)
+    damage = np.array([saved.predicted.nats_per_token[code].value for code in audited])
+    points = [f"channels/{point.name}" for point in saved.points if point.kind == "input"]
+    costs = transfer_costs(moment_distances(stored_arrays(Path(audit), saved, points)), damage)
+    result = choose_facilities(costs[:, [audited.index(code) for code in eligible]], size)
     return Cover(
-        tuple(chosen[i] for i in result.chosen),
-        dict(zip(known, result.cost.tolist(), strict=True)),
-        tuple(code for code in given if code not in known),
+        tuple(eligible[i] for i in result.chosen),
+        dict(zip(audited, result.cost.tolist(), strict=True)),
+        tuple(code for code in with_text if code not in audited),
     )
 
 
@@ -202,9 +201,9 @@ def moment_distances(moments: Sequence[Floats]) -> Floats:
     [[0.0, 0.322], [0.322, 0.0]]
     """
     total = np.zeros((len(moments[0]), len(moments[0])))
-    for each in moments:
-        h = np.asarray(each, dtype=np.float64)
-        logs = np.log(np.maximum(h / h.mean(axis=1, keepdims=True), LEAST))
+    for point in moments:
+        h = np.asarray(point, dtype=np.float64)
+        logs = np.log(np.maximum(h / h.mean(axis=1, keepdims=True), LEAST_SHARE))
         square = (logs**2).mean(axis=1)
         total += square[:, None] + square[None] - 2 * logs @ logs.T / logs.shape[1]
     np.fill_diagonal(total, 0.0)
@@ -218,12 +217,5 @@ def transfer_costs(distances: Floats, damage: Floats) -> Floats:
     A heuristic, which `benchmarks/cover.py` tests: GPTQ moves its errors to where the calibration text has little
     activation, and a language that has more there pays, in proportion to what any error costs it.
     """
-    same_shape("damage", damage.shape, "(languages,)", distances.shape[:1])
     costs: Floats = damage[:, None] * distances
     return costs
-
-
-def _input_moments(path: Path, found: AuditFile) -> list[Floats]:
-    """Returns E_λ[x_j²] of every input of linear layers, from the second file of an audit."""
-    names = [f"channels/{point.name}" for point in found.points if point.kind == "input"]
-    return stored_arrays(path, found, names)

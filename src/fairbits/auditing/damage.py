@@ -50,8 +50,8 @@ class PredictedDamage:
     @cached_property
     def by_linear(self) -> Floats:
         """D̂(λ) in nats per token for each linear layer alone, (languages, linears)."""
-        rows = [self.lang == code for code in self.languages]
-        table: Floats = np.array([self.sums[own].sum(0) / self.predicted[own].sum() for own in rows])
+        masks = [self.lang == code for code in self.languages]
+        table: Floats = np.array([self.sums[rows].sum(0) / self.predicted[rows].sum() for rows in masks])
         return table
 
     @cached_property
@@ -65,13 +65,13 @@ class PredictedDamage:
         """Returns D̂ of these languages alone."""
         kept = tuple(code for code in self.languages if code in languages)
         rows = np.isin(self.lang, kept)
-        own = {name: getattr(self, name)[rows] for name in ("lang", "document", "sums", "predicted", "size_bytes")}
-        return replace(self, languages=kept, **own)
+        names = ("lang", "document", "sums", "predicted", "size_bytes")
+        return replace(self, languages=kept, **{name: getattr(self, name)[rows] for name in names})
 
     def estimates(self) -> Mapping[str, Estimate]:
         """Returns D̂(λ) in nats per token, in the order of the languages."""
-        found = self.nats_per_token.by_language()
-        return {code: found[code] for code in self.languages}
+        estimates = self.nats_per_token.by_language()
+        return {code: estimates[code] for code in self.languages}
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class PredictedDamage:
         bits = self.bits_per_byte.by_language()
         return {
             "form": self.form,
-            "nats_per_token": {code: each.to_dict() for code, each in self.estimates().items()},
+            "nats_per_token": {code: estimate.to_dict() for code, estimate in self.estimates().items()},
             "bits_per_byte": {code: bits[code].to_dict() for code in self.languages},
             "by_block": dict(zip(self.languages, self.by_block.tolist(), strict=True)),
             "by_linear": dict(zip(self.languages, self.by_linear.tolist(), strict=True)),

@@ -1,13 +1,18 @@
-"""ExpertUse: how much calibration text of every language reaches each expert, and which of them are starved.
+"""ExpertUse: how much calibration text of every language reaches each expert, and which experts get too little.
 
 A router sends every position to a few experts, and what is measured or rounded for an expert follows the text that
-reaches it. Of an expert that gets hardly any text of a language, calibration learns nothing about that language. This
-is no damage yet: if the router never sends the language there on any text, the expert cannot harm it.
+reaches it. From an expert that gets hardly any text of a language, calibration learns nothing about that language.
+This is not damage yet: if the router never sends the language there on any text, the expert cannot harm it.
+
+`even_experts` chooses calibration samples that reach the experts with the least text of a language. Every language
+keeps as many samples as without the choice. A heuristic: whether it lowers the damage is another question.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +20,23 @@ import numpy as np
 
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import whole
+from fairbits.core.checks import instance, whole
 from fairbits.core.errors import InputError
 from fairbits.core.figure import Figure, heatmap
+from fairbits.core.progress import Progress
 from fairbits.core.table import Shown, Table, data_frame
+from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import BlockExperts, Counts
+from fairbits.forward.tokenize import tokenize_samples
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.language_codes import language_from_code
+from fairbits.text.mix import Mix, Sample, interleave
 
 if TYPE_CHECKING:
     import pandas
 
 LEAST_POSITIONS = 32
-"""An expert is starved of a language if fewer positions of its text than this reach it.
+"""An expert gets too little text of a language if fewer positions than this reach it.
 
 The mean square of n independent Gaussian inputs has the relative standard error √(2/n), 25 % for n = 32. GPTQ needs
 more: its H has full rank only from as many positions as an input has channels, of all languages together.
@@ -34,13 +44,13 @@ more: its H has full rank only from as many positions as an input has channels, 
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """The experts of a block that get less than enough text of a language, and those that get none."""
+class ExpertShortage:
+    """How many experts of a block get too little text of a language, and how many get none."""
 
     block: int
     language: str
     experts: int
-    starved: int
+    too_little: int
     empty: int
 
 
@@ -54,26 +64,23 @@ class ExpertUse(Shown):
     @classmethod
     def load(cls, audit: str | Path) -> "ExpertUse":
         """Returns the counts of a saved audit, from its second file."""
-        found = AUDIT.read(audit)
-        if found.experts is None:
-            raise InputError(
-                f"{audit} has no counts of experts; its model has none whose router could be observed, or it was "
-                "written by an earlier version of fairbits: audit the model again"
-            )
-        stored = found.experts.blocks
-        arrays = stored_arrays(Path(audit), found, [f"experts/{each.block}" for each in stored])
+        saved = AUDIT.read(audit)
+        if saved.experts is None:
+            raise InputError(f"{audit} has no counts of experts: its model has no expert whose router can be observed")
+        stored = saved.experts.blocks
+        arrays = stored_arrays(Path(audit), saved, [f"experts/{block.block}" for block in stored])
         blocks = zip(stored, arrays, strict=True)
-        return cls(tuple(found.languages), tuple(BlockExperts(b.block, b.per_position, a) for b, a in blocks))
+        return cls(tuple(saved.languages), tuple(BlockExperts(b.block, b.per_position, a) for b, a in blocks))
 
     @cached_property
     def counts(self) -> Mapping[int, Counts]:
         """By block, the counts (languages, experts)."""
-        return {each.block: each.counts for each in self.blocks}
+        return {block.block: block.counts for block in self.blocks}
 
     @property
     def pairs(self) -> int:
         """The number of pairs of an expert, in any block, and a language."""
-        return sum(each.counts.size for each in self.blocks)
+        return sum(block.counts.size for block in self.blocks)
 
     @property
     def unreached(self) -> dict[int, int]:
@@ -82,41 +89,46 @@ class ExpertUse(Shown):
 
     def even_share(self) -> Floats:
         """Returns the mean count of an expert, (languages, blocks): what each would get from a router without bias."""
-        shares: Floats = np.stack([each.counts.mean(1) for each in self.blocks], axis=1)
+        shares: Floats = np.stack([block.counts.mean(1) for block in self.blocks], axis=1)
         return shares
 
-    def starved(self, least: int = LEAST_POSITIONS) -> Counts:
+    def too_little_text(self, least: int = LEAST_POSITIONS) -> Counts:
         """Returns how many experts get fewer than `least` positions of a language, (languages, blocks)."""
         whole("least", least, least=1)
-        found: Counts = np.stack([(each.counts < least).sum(1) for each in self.blocks], axis=1)
-        return found
+        few: Counts = np.stack([(block.counts < least).sum(1) for block in self.blocks], axis=1)
+        return few
 
-    def shortages(self, least: int = LEAST_POSITIONS) -> list[Shortage]:
-        """Returns the blocks and languages with starved experts, those with the most experts without any text first."""
-        starved, empty = self.starved(least), self.starved(1)
-        found = [
-            Shortage(each.block, code, each.counts.shape[1], int(starved[row, column]), int(empty[row, column]))
-            for column, each in enumerate(self.blocks)
+    def shortages(self, least: int = LEAST_POSITIONS) -> list[ExpertShortage]:
+        """Returns where experts get too little text of a language; most experts without any text first."""
+        few, empty = self.too_little_text(least), self.too_little_text(1)
+        shortages = [
+            ExpertShortage(block.block, code, block.counts.shape[1], int(few[row, column]), int(empty[row, column]))
+            for column, block in enumerate(self.blocks)
             for row, code in enumerate(self.languages)
-            if starved[row, column]
+            if few[row, column]
         ]
-        return sorted(found, key=lambda each: (-each.empty / each.experts, -each.starved / each.experts))
+        return sorted(shortages, key=lambda place: (-place.empty / place.experts, -place.too_little / place.experts))
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Returns a table with a row for every block, expert and language."""
-        rows = list(self._rows())
+        rows = [
+            (block, expert, code, n)
+            for block, counts in self.counts.items()
+            for expert, column in enumerate(counts.T.tolist())
+            for code, n in zip(self.languages, column, strict=True)
+        ]
         names = ("block", "expert", "language", "positions")
         return data_frame({name: [row[i] for row in rows] for i, name in enumerate(names)})
 
     def plot(self, block: int | None = None) -> Figure:
-        """Returns a figure for a notebook: the share of starved experts by block, or the counts of one block."""
+        """Returns a figure for a notebook: the share of experts with too little text, or the counts of one block."""
         if block is None:
-            sizes = np.array([each.counts.shape[1] for each in self.blocks])
+            sizes = np.array([experts.counts.shape[1] for experts in self.blocks])
             return heatmap(
                 f"Share of experts with fewer than {LEAST_POSITIONS} positions of calibration text",
-                (self.starved() / sizes).tolist(),
+                (self.too_little_text() / sizes).tolist(),
                 rows=self.languages,
-                columns=[str(each.block) for each in self.blocks],
+                columns=[str(experts.block) for experts in self.blocks],
                 axis="block",
             )
         if block not in self.counts:
@@ -133,8 +145,8 @@ class ExpertUse(Shown):
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns numbers of starved experts for JSON; the counts themselves are in `arrays`."""
-        starved, empty = self.starved(), self.starved(1)
+        """Returns how many experts get too little text for JSON; the counts themselves are in `arrays`."""
+        few, empty = self.too_little_text(), self.too_little_text(1)
 
         def by_language(values: Iterable[Any]) -> dict[str, int]:
             return {code: int(value) for code, value in zip(self.languages, values, strict=True)}
@@ -143,15 +155,15 @@ class ExpertUse(Shown):
             "least": LEAST_POSITIONS,
             "blocks": [
                 {
-                    "block": each.block,
-                    "experts": each.counts.shape[1],
-                    "per_position": each.per_position,
-                    "unreached": self.unreached[each.block],
-                    "routed": by_language(each.counts.sum(1)),
-                    "starved": by_language(starved[:, column]),
+                    "block": block.block,
+                    "experts": block.counts.shape[1],
+                    "per_position": block.per_position,
+                    "unreached": self.unreached[block.block],
+                    "routed": by_language(block.counts.sum(1)),
+                    "starved": by_language(few[:, column]),
                     "empty": by_language(empty[:, column]),
                 }
-                for column, each in enumerate(self.blocks)
+                for column, block in enumerate(self.blocks)
             ],
         }
 
@@ -159,20 +171,86 @@ class ExpertUse(Shown):
         """Returns the counts of every block, for the second file of an audit."""
         return {f"experts/{block}": counts for block, counts in self.counts.items()}
 
-    def _rows(self) -> Iterator[tuple[int, int, str, int]]:
-        for block, counts in self.counts.items():
-            for expert, column in enumerate(counts.T.tolist()):
-                yield from ((block, expert, code, n) for code, n in zip(self.languages, column, strict=True))
-
     def _table(self) -> Table:
-        starved, empty, shares = self.starved().sum(1), self.starved(1).sum(1), self.even_share().mean(1)
-        experts = sum(each.counts.shape[1] for each in self.blocks)
+        few, empty = self.too_little_text().sum(1), self.too_little_text(1).sum(1)
+        experts = sum(block.counts.shape[1] for block in self.blocks)
         rows = [
-            (code, language_from_code(code).name, f"{few:,}", f"{none:,}", f"{share:,.0f}")
-            for code, few, none, share in zip(self.languages, starved, empty, shares, strict=True)
+            (code, language_from_code(code).name, f"{little:,}", f"{none:,}", f"{share:,.0f}")
+            for code, little, none, share in zip(self.languages, few, empty, self.even_share().mean(1), strict=True)
         ]
         return Table(
             f"{experts:,} experts in {len(self.blocks)} blocks: how many get little calibration text",
             ("language", "name", f"under {LEAST_POSITIONS}", "none", "mean positions"),
             tuple(rows),
         )
+
+
+def even_experts(
+    checkpoint: Checkpoint, mix: Mix, *, one_in: int = 4, device: str = "cpu", progress: Progress | None = None
+) -> Mix:
+    """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
+
+    With c the positions of a language that reach an expert of a block, the samples are chosen to make Σ log(1 + c/32)
+    over all experts large, one after the other (`choose_rows`). A note says how many pairs of expert and language get
+    too little text, with the choice and with the first samples instead.
+    """
+    instance("mix", mix, Mix)
+    by_language = {code: [sample for sample in mix.samples if sample.lang == code] for code in mix.shares}
+    whole("one_in", one_in, least=2)
+    for code, samples in by_language.items():
+        if len(samples) < one_in:
+            raise InputError(
+                f"{code} has {len(samples)} samples, of which one in {one_in} is to be chosen; there must be at "
+                f"least {one_in}: give more text, shorten the sequence, or choose one in fewer"
+            )
+    text = tokenize_samples(checkpoint, list(chain.from_iterable(by_language.values())))
+    blocks = count_by_document(checkpoint, text, device=device, progress=progress)
+    counts = np.concatenate([block.counts for block in blocks], axis=1)
+    chosen: dict[str, Sequence[Sample]] = {}
+    before = after = start = 0
+    for code, samples in by_language.items():
+        rows, number = counts[start : start + len(samples)], len(samples) // one_in
+        kept = sorted(choose_rows(rows, number))
+        chosen[code] = [samples[i] for i in kept]
+        before += _too_little_text(rows[:number])
+        after += _too_little_text(rows[kept])
+        start += len(samples)
+    pairs = counts.shape[1] * len(by_language)
+    note = (
+        f"one in {one_in} samples chosen by the experts that they reach: {after:,} of {pairs:,} pairs of expert and "
+        f"language get fewer than {LEAST_POSITIONS} positions ({before:,} without the choice)"
+    )
+    budget = None if mix.budget is None else mix.budget // one_in
+    return replace(mix, samples=interleave(chosen, mix.seed), budget=budget, notes=(*mix.notes, note))
+
+
+def choose_rows(counts: Counts, number: int) -> list[int]:
+    """Returns `number` rows whose sums c of columns have a large Σ log(1 + c/32), in the order of their choice.
+
+    Each next row is the one that adds most, the first of several. As the sum of concave functions of c is submodular,
+    this reaches at least 1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
+
+    >>> choose_rows(np.array([[64, 0], [60, 2], [0, 64]]), 2)
+    [1, 2]
+    """
+    total = np.zeros(counts.shape[1])
+
+    def gain(row: int) -> float:
+        return float(np.log1p(counts[row] / (LEAST_POSITIONS + total)).sum())
+
+    bounds = [(-gain(row), row) for row in range(len(counts))]
+    heapq.heapify(bounds)
+    chosen: list[int] = []
+    while len(chosen) < number:
+        _, row = heapq.heappop(bounds)
+        current = -gain(row), row
+        if bounds and current > bounds[0]:
+            heapq.heappush(bounds, current)
+            continue
+        chosen.append(row)
+        total += counts[row]
+    return chosen
+
+
+def _too_little_text(rows: Counts) -> int:
+    return int((rows.sum(0) < LEAST_POSITIONS).sum())

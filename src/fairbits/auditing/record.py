@@ -28,8 +28,7 @@ from fairbits.core.table import Shown, Table, data_frame
 from fairbits.forward.recorder import PointKind
 from fairbits.forward.statistics import ActivationStatistics, Measure
 from fairbits.kurtosis.certificate import Certificate, WeightedError
-from fairbits.kurtosis.checklist import FoundingView
-from fairbits.kurtosis.outlier_blocks import OutlierBlocks
+from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import Redundancy
 from fairbits.models.scales.scheme import Scheme
@@ -61,7 +60,7 @@ class Audit(Shown):
     moments: ModelMoments
     robust: OutlierBlocks
     patterns: Mapping[tuple[PointKind, Measure], Pattern]
-    founders: FoundingView
+    founders: RiskAssessment
     kappa_weighted: Mapping[str, Estimate]
     kappa_mixture: Mapping[str, Estimate]
     outlier_share: Mapping[str, Estimate]

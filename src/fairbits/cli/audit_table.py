@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertUse, Shortage
+from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertShortage, ExpertUse
 from fairbits.auditing.record import Audit
 from fairbits.cli.table_parts import (
     BLANK,
@@ -26,8 +26,7 @@ from fairbits.cli.table_parts import (
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import instance
 from fairbits.core.errors import count_of, printable
-from fairbits.kurtosis.checklist import ChecklistItem, Condition, FoundingView
-from fairbits.kurtosis.outlier_blocks import OutlierBlocks
+from fairbits.kurtosis.checklist import ChecklistItem, Condition, OutlierBlocks, RiskAssessment
 from fairbits.kurtosis.redundancy import FOREIGN
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
@@ -42,7 +41,7 @@ EXPLANATION = (
 
 
 def experts_section(found: ExpertUse) -> Iterator[Text]:
-    """Yields how many experts are starved of a language, and the worst blocks and languages."""
+    """Yields how many experts get too little text of a language, and the worst blocks and languages."""
     sizes = {each.counts.shape[1] for each in found.blocks}
     per_position = {each.per_position for each in found.blocks}
     shares = found.even_share()
@@ -51,9 +50,9 @@ def experts_section(found: ExpertUse) -> Iterator[Text]:
         f"{_count_range(per_position)} per position; on average "
         f"an expert gets {_span(shares.min(), shares.max())} positions of a language."
     )
-    starved, empty = int(found.starved().sum()), int(found.starved(1).sum())
+    starved, empty = int(found.too_little_text().sum()), int(found.too_little_text(1).sum())
     pairs = f"{starved:,} of {found.pairs:,} pairs of expert and language ({starved / found.pairs:.1%})"
-    yield Text(f"{pairs} are starved; {empty:,} of them get no text.", style="yellow" if starved else "")
+    yield Text(f"{pairs} get too little text; {empty:,} of them get none.", style="yellow" if starved else "")
     shortages = found.shortages()
     for each in shortages[:SHOWN]:
         yield Text(_sentence(each))
@@ -69,7 +68,7 @@ def experts_section(found: ExpertUse) -> Iterator[Text]:
 
 def experts_table(found: ExpertUse, order: Iterable[str]) -> Table:
     """Returns for every language how many of all experts get little of its text."""
-    starved, empty, shares = found.starved().sum(1), found.starved(1).sum(1), found.even_share()
+    starved, empty, shares = found.too_little_text().sum(1), found.too_little_text(1).sum(1), found.even_share()
     table = columns("language", f"under {LEAST_POSITIONS} positions", "no text", "mean positions of an expert")
     for code in order:
         row = found.languages.index(code)
@@ -78,11 +77,11 @@ def experts_table(found: ExpertUse, order: Iterable[str]) -> Table:
     return table
 
 
-def _sentence(found: Shortage) -> str:
+def _sentence(found: ExpertShortage) -> str:
     name = language_from_code(found.language).name
     if not found.empty:
-        return f"Block {found.block}: {found.starved} of {found.experts} experts are starved of {name}."
-    rest = f"; {found.starved} are starved" if found.starved > found.empty else ""
+        return f"Block {found.block}: {found.too_little} of {found.experts} experts get too little text of {name}."
+    rest = f"; {found.too_little} get too little" if found.too_little > found.empty else ""
     verb = "gets" if found.empty == 1 else "get"
     return f"Block {found.block}: {found.empty} of {found.experts} experts {verb} no token of {name}{rest}."
 
@@ -282,7 +281,7 @@ def _condition(condition: Condition) -> str:
     return f"{what} {value} {sign} {condition.threshold:.3g}"
 
 
-def _behind(check: ChecklistItem, view: FoundingView) -> str:
+def _behind(check: ChecklistItem, view: RiskAssessment) -> str:
     """Returns the number behind an item of the checklist; the strategy is already shown above."""
     return f"max κ {check.number:.3g}" if check.detail == view.strategy.text else check.detail
 

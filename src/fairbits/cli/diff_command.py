@@ -15,8 +15,7 @@ from fairbits.cli.options import Json, Model, Trust
 from fairbits.cli.table_parts import log_bar
 from fairbits.cli.terminal import out, print_json, stages
 from fairbits.core.errors import printable
-from fairbits.kurtosis.diff import ModelDiff, differ
-from fairbits.kurtosis.traits import format_trait
+from fairbits.kurtosis.diff import ModelDiff, differ, format_trait
 
 
 def diff(

@@ -101,7 +101,7 @@ def mix(
             progress=show,
         )
         if experts is not None:
-            from fairbits.auditing.even_experts import even_experts  # loads torch
+            from fairbits.auditing.expert_use import even_experts  # loads torch
 
             result = even_experts(checkpoint, result, one_in=times, device=chosen_device(device), progress=show)
     write_out(out_file, result.save)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import positive
-from fairbits.kurtosis.checklist import critical_width
+from fairbits.kurtosis.checklist import critical_bits
 
 FLOOR = 100.0
 """Damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm."""
@@ -93,9 +93,9 @@ def needs_sentence(widths: Mapping[str, CriticalBits], *, bits: Sequence[int], l
     return f"{start}: {most} needs {high.value - low.value:.1f} bits more, so no single width treats both alike."
 
 
-def founding_sentence(measured: CriticalBits, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
+def notes_sentence(measured: CriticalBits, max_kappa: float, *, bits: Sequence[int], limit: str) -> str:
     """Returns how the research notes' width compares with the one at which the gap crosses the threshold."""
-    predicted = critical_width(max_kappa)
+    predicted = critical_bits(max_kappa)
     below, above = measured.value <= bits[0], measured.value >= bits[-1]
     where = f"below {bits[0]} bits if at all" if below else f"at {measured.text(bits)} bits"
     if above:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import pdist, squareform
 
 from fairbits.core.array_checks import Floats, finite_array, near_one, nonnegative_array
-from fairbits.core.checks import instances, same_shape, sequence, whole
+from fairbits.core.checks import same_shape
 from fairbits.core.errors import InputError
 from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.stats.frame import LanguageFrame
@@ -68,13 +68,7 @@ class Pattern:
             resamples=self.resamples,
             seed=self.seed,
         )
-        checked = {
-            "lang": frame.lang,
-            "document": frame.document,
-            "sums": sums,
-            "tokens": tokens,
-            "_frame": frame,
-        }
+        checked = {"lang": frame.lang, "document": frame.document, "sums": sums, "tokens": tokens, "_frame": frame}
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         for what, totals in (("tokens", self._add(tokens).min(axis=1)), ("activation", self._totals.sum(axis=1))):
@@ -128,15 +122,13 @@ class Pattern:
         Σ_l g_l ā_l with g from `kappa_influence`, whose value is κ_mix itself. With 15 skewed documents its coverage is
         93 %, that of percentiles of the resampled κ_mix 89 % (see the tests; nominally 95 %).
         """
-        parts: tuple[Moments, ...] = instances("moments", moments, Moments)
-        same_shape("moments", (len(parts),), "the number of blocks", (self.blocks,))
-        influence = np.array([kappa_influence(share, parts) for share in self.share])
+        same_shape("moments", (len(moments),), "the number of blocks", (self.blocks,))
+        influence = np.array([kappa_influence(share, moments) for share in self.share])
         return self._mean_over_blocks(influence[self._code])
 
     def fraction(self, blocks: Iterable[int]) -> dict[str, Estimate]:
         """Returns the outlier activation fraction R̂(λ) = Σ_{l∈blocks} ā_l(λ) (000-20); 0 if there are no blocks."""
-        chosen = [whole("a block", block, least=0, most=self.blocks - 1) for block in sequence("blocks", blocks)]
-        return self._mean_over_blocks(np.isin(np.arange(self.blocks), chosen).astype(np.float64))
+        return self._mean_over_blocks(np.isin(np.arange(self.blocks), list(blocks)).astype(np.float64))
 
     def distances(self) -> Floats:
         """Returns the total variation ½ Σ_l |ā_l(λ) − ā_l(λ′)| between all languages, (language, language)."""
@@ -176,8 +168,8 @@ class Pattern:
         return totals
 
     def _ratio(self, values: Floats, weights: Floats) -> dict[str, Estimate]:
-        found = replace(self._frame, values=values, weights=weights).by_language()
-        return {lang: found[lang] for lang in self.languages}
+        estimates = replace(self._frame, values=values, weights=weights).by_language()
+        return {lang: estimates[lang] for lang in self.languages}
 
     def _mean_over_blocks(self, coefficients: Floats) -> dict[str, Estimate]:
         """Σ_l c_l ā_l(λ), where the coefficients may differ by record."""
@@ -199,8 +191,8 @@ class Pattern:
             values=values.ravel(),
             weights=weights.ravel(),
         )
-        found = iter(frame.by_language().values())
-        by_language = {lang: tuple(islice(found, self.blocks)) for lang in ordered}
+        estimates = iter(frame.by_language().values())
+        by_language = {lang: tuple(islice(estimates, self.blocks)) for lang in ordered}
         return {lang: by_language[lang] for lang in self.languages}
 
 
@@ -214,22 +206,22 @@ def kappa_influence(share: ArrayLike, parts: Sequence[Moments]) -> Floats:
     >>> kappa_influence([0.5, 0.5], [narrow, wide]).round(2).tolist()
     [4.99, -1.15]
     """
-    parts = instances("parts", parts, Moments)
     for at, part in enumerate(parts):
         if not np.isfinite(part.kappa):
             raise InputError(
                 f"parts[{at}] has infinite kappa; the kappa of a mixture needs finite values: leave the block out"
             )
-    weights = nonnegative_array("share", share, ndim=1)
+    weights = np.asarray(share, dtype=np.float64)
     kappa = kappa_mixture(weights, parts)
     weights = weights / weights.sum()
-    mean, sigma, skewness, own = (np.array([getattr(p, name) for p in parts]) for name in _MOMENTS)
+    names = ("mean", "sigma", "skewness", "kappa")
+    mean, sigma, skewness, kappas = (np.array([getattr(p, name) for p in parts]) for name in names)
     d = mean - mean[0]  # so that equal means leave no rounding error
     sizes, _ = near_one(np.concatenate([sigma, d - weights @ d]))  # so that the fourth powers stay in range
     sigma, d = np.split(sizes, 2)
     second = sigma**2 + d**2
     third = skewness * sigma**3 + 3 * d * sigma**2 + d**3
-    fourth = (own + 3) * sigma**4 + 4 * d * skewness * sigma**3 + 6 * d**2 * sigma**2 + d**4
+    fourth = (kappas + 3) * sigma**4 + 4 * d * skewness * sigma**3 + 6 * d**2 * sigma**2 + d**4
     V = float(weights @ second)
     if V == 0:  # all weights are equal: the shape moments are 0
         return np.zeros(len(parts))
@@ -237,8 +229,5 @@ def kappa_influence(share: ArrayLike, parts: Sequence[Moments]) -> Floats:
     return influence
 
 
-_MOMENTS = ("mean", "sigma", "skewness", "kappa")
-
-
 def _as_lists(estimates: dict[str, tuple[Estimate, ...]]) -> dict[str, list[dict[str, Any]]]:
-    return {lang: [each.to_dict() for each in row] for lang, row in estimates.items()}
+    return {lang: [estimate.to_dict() for estimate in row] for lang, row in estimates.items()}

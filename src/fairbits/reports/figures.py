@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbits.auditing.audit_file import AuditedScheme, AuditFile
-from fairbits.kurtosis.outlier_blocks import OutlierBlocks
+from fairbits.kurtosis.checklist import OutlierBlocks
 from fairbits.quantization.plan import Plan
 from fairbits.reports.report_languages import describe, interval, scale_name
 from fairbits.reports.sources import Sources, SweepFile

@@ -1,5 +1,6 @@
 """A claim of the research notes, and the finding on it: computed here, or measured by experiments."""
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -66,6 +67,10 @@ class Claim:
         return self.id.split("-")[0]
 
 
+CLAIMS: dict[str, Claim] = {}
+"""Every claim whose module was imported, by id; see `all_claims`."""
+
+
 class StoredJudgement(NamedTuple):
     """What one stored result says about one claim; `where` is its set, `model` the model that was measured."""
 
@@ -77,13 +82,21 @@ class StoredJudgement(NamedTuple):
     numbers: dict[str, float]
 
 
-def claim(id: str, *, statement: str, derivation: str) -> Callable[[Callable[[], Finding]], Claim]:
-    """Returns the decorator that turns a function which recomputes evidence into the claim it decides."""
+def claim(id: str) -> Callable[[Callable[[], Finding]], Claim]:
+    """Returns the decorator that turns a function which recomputes evidence into a claim, stated by its docstring."""
 
     def wrap(check: Callable[[], Finding]) -> Claim:
-        return Claim(id, statement, derivation, check)
+        CLAIMS[id] = Claim(id, " ".join((check.__doc__ or "").split()), derivations()[id], check)
+        return CLAIMS[id]
 
     return wrap
+
+
+@cache
+def derivations() -> dict[str, str]:
+    """Returns the derivation of the correct version of every claim, by id."""
+    texts = tomllib.loads((RECORDS / "derivations.toml").read_text(encoding="utf-8"))
+    return {id: " ".join(text.split()) for id, text in texts.items()}
 
 
 def judge(holds: bool, summary: str, /, *, condition: float = False, **numbers: float) -> Finding:
@@ -105,27 +118,26 @@ def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), 
     these models only. It is undecided unless each experiment measured one of them: what another model shows is
     evidence and not a verdict.
     """
-    found = stored_judgements().get(claim, ())
-    if not found:
+    judgements = stored_judgements().get(claim, ())
+    if not judgements:
         raise InputError(f"no experiment has judged claim {claim}; files are missing in {RECORDS}: reinstall fairbits")
-    verdicts = {VERDICTS[each.answer] for each in found}
-    others = bool(about) and not all(_is_any_of(each.model, about) for each in found)
-    verdict = verdicts.pop() if len(verdicts) == 1 and not others else Verdict.UNDECIDED
-    said = "; ".join(f"{SETS[each.where]}: {each.because}" for each in found)
-    if others:
-        said = f"undecided because the claim is about {_listed(about)}, not measured here. Evidence from others: {said}"
+    verdicts = {VERDICTS[judgement.answer] for judgement in judgements}
+    elsewhere = bool(about) and not all(_is_any_of(judgement.model, about) for judgement in judgements)
+    verdict = verdicts.pop() if len(verdicts) == 1 and not elsewhere else Verdict.UNDECIDED
+    evidence = "; ".join(f"{SETS[judgement.where]}: {judgement.because}" for judgement in judgements)
+    if elsewhere:
+        start = f"undecided because the claim is about {_listed(about)}, not measured here"
+        evidence = f"{start}. Evidence from others: {evidence}"
     values = {name: float(value) for name, value in numbers.items()}
-    for each in found:
-        values |= {f"{name}, {each.where.replace('-', ' ')}": float(value) for name, value in each.numbers.items()}
-    return Finding(verdict, f"{summary}; {said}", values, f"fairbits research {found[0].experiment}")
+    for judgement in judgements:
+        values |= {
+            f"{name}, {judgement.where.replace('-', ' ')}": float(value) for name, value in judgement.numbers.items()
+        }
+    return Finding(verdict, f"{summary}; {evidence}", values, f"fairbits research {judgements[0].experiment}")
 
 
 def _is_any_of(model: str, names: Sequence[str]) -> bool:
-    """Returns whether a model's directory or Hub id names one of these models.
-
-    >>> _is_any_of("bigscience/bloom-560m", ["BLOOM-560M"]), _is_any_of("embedded:tiny", ["mT5", "Aya 23"])
-    (True, False)
-    """
+    """Returns whether a model's directory or Hub id names one of these models."""
     return any(name.lower().replace(" ", "-") in model.lower() for name in names)
 
 
@@ -141,13 +153,13 @@ def _listed(names: Sequence[str]) -> str:
 @cache
 def stored_judgements() -> dict[str, tuple[StoredJudgement, ...]]:
     """Returns the judgements of all stored results, by claim."""
-    found: dict[str, tuple[StoredJudgement, ...]] = {}
+    judgements: dict[str, tuple[StoredJudgement, ...]] = {}
     for where, data in stored_records():
-        for each in data["judgements"]:
-            model = data["subject"]["model"]
-            judgement = StoredJudgement(where, data["name"], model, each["answer"], each["because"], each["numbers"])
-            found[each["claim"]] = (*found.get(each["claim"], ()), judgement)
-    return found
+        for stored in data["judgements"]:
+            source = where, data["name"], data["subject"]["model"]
+            judgement = StoredJudgement(*source, stored["answer"], stored["because"], stored["numbers"])
+            judgements[stored["claim"]] = (*judgements.get(stored["claim"], ()), judgement)
+    return judgements
 
 
 def stored_records() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from fairbits.core.array_checks import Floats
-from fairbits.kurtosis.checklist import founding_statistics
+from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.certified import Certified
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian
 from fairbits.models.scales.grid import Grid, GridKind
@@ -22,7 +22,7 @@ from fairbits_research.theory.noise import mse
 from fairbits_research.theory.thresholds import LossCurves, families, loss_curves
 
 GAUSSIAN = Gaussian()
-LANGUAGES = len(founding_statistics().languages)
+LANGUAGES = len(published_statistics().languages)
 LISTED = ("eng", "fra", "hin", "ara")
 """The four languages that document 000 lists."""
 KAPPA_GLOBAL = 43.0
@@ -63,11 +63,7 @@ def gaussian_threshold_numbers(alpha: float) -> dict[str, float]:
 
 
 def family_words(name: str) -> str:
-    """Returns the name of a family of laws as part of a number's name.
-
-    >>> family_words("ggd"), family_words("gsm 0.001")
-    ('generalised_gaussian', 'outliers_1_in_1000')
-    """
+    """Returns the name of a family of laws as part of a number's name."""
     if name.startswith("gsm "):
         return f"outliers_1_in_{round(1 / float(name.removeprefix('gsm ')))}"
     return {"t": "t_law", "ggd": "generalised_gaussian"}.get(name, name)
@@ -109,17 +105,13 @@ def formula_losses(bits: int) -> Floats:
 @cache
 def outlier_correlation() -> tuple[Correlation, Correlation]:
     """Returns the table's correlation of outlier activation with damage, with Fisher's interval and the bootstrap's."""
-    table = founding_statistics()
+    table = published_statistics()
     x, y = table.outlier_activation, table.degradation
     return pearson(x, y), pearson(x, y, interval="percentile", resamples=50_000)
 
 
 def expected_range(n: int) -> float:
-    """Returns E[max − min] of n standard normal numbers: ∫ 1 − Φⁿ − (1 − Φ)ⁿ.
-
-    >>> round(expected_range(2), 4)
-    1.1284
-    """
+    """Returns E[max − min] of n standard normal numbers: ∫ 1 − Φⁿ − (1 − Φ)ⁿ."""
     x = np.linspace(-9, 9, 20_001)
     p = stats.norm.cdf(x)
     return float(np.trapezoid(1 - p**n - (1 - p) ** n, x))
@@ -189,9 +181,9 @@ def random_damages(cases: int) -> tuple[Floats, Floats]:
     """Returns damage (case, language) of 4 languages on 6 random layers: one best α for all, and one α each."""
     rng = np.random.default_rng(0)
     _, errors = layer_errors()
-    shared, own = np.empty((2, cases, 4))
+    shared, separate = np.empty((2, cases, 4))
     for case in range(cases):
         layers: NDArray[np.int64] = rng.choice(len(errors), 6, replace=False)
         damage = random_patterns(rng, 4, 6) @ errors[layers]
-        shared[case], own[case] = damage[:, damage.mean(axis=0).argmin()], damage.min(axis=1)
-    return shared, own
+        shared[case], separate[case] = damage[:, damage.mean(axis=0).argmin()], damage.min(axis=1)
+    return shared, separate

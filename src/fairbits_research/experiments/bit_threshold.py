@@ -9,9 +9,7 @@ from fairbits.api.sweep import Sweep
 from fairbits.auditing.record import HEADLINE
 from fairbits.comparison.critical_bits import FLOOR, CriticalBits, crossing
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import critical_width
-from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
-from fairbits.kurtosis.patterns import Pattern
+from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD, critical_bits
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.correlation import Correlation, spearman
 from fairbits.stats.frame import LanguageFrame
@@ -20,19 +18,20 @@ from fairbits_research.experiments.gaps import LanguageGap, interval_of_draws
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, outlier_blocks
 from fairbits_research.experiments.result import (
     Answer,
-    Figure,
     Judgement,
     Result,
+    ResultFigure,
+    ResultTable,
     Series,
-    Table,
     all_of,
+    describe,
     estimate_text,
     is_above,
     number_text,
+    sentence,
 )
 from fairbits_research.stats.correlation_tests import sample_size_for_power
 
-NAME = "bit-threshold"
 SAME = 0.1
 """Bits; widths that differ by less are reported as one."""
 BITS = tuple(range(2, 9))
@@ -63,14 +62,14 @@ class WidthSweep:
         limits = [[getattr(gap.estimate, name) for gap in self.gaps] for name in ("value", "low", "high")]
         return CriticalBits(*(float(at) for at in crossing(BITS, limits, THRESHOLD)))
 
-    def bits_above(self, other: "WidthSweep") -> Estimate:
-        """Returns how many bits larger the width is at which its gap crosses the threshold, compared with the other."""
-        mine, theirs = (crossing(BITS, np.stack([g.draws for g in s.gaps], axis=-1), THRESHOLD) for s in (self, other))
-        return interval_of_draws(self.width.value - other.width.value, mine - theirs, n=self.gaps[0].estimate.n)
+    def bits_above(self, plain: "WidthSweep") -> Estimate:
+        """Returns how many bits more it needs than the plain model until its gap falls below the threshold."""
+        mine, theirs = (crossing(BITS, np.stack([g.draws for g in s.gaps], axis=-1), THRESHOLD) for s in (self, plain))
+        return interval_of_draws(self.width.value - plain.width.value, mine - theirs, n=self.gaps[0].estimate.n)
 
     def rho(self) -> Correlation | None:
         """Returns Spearman's ρ of B*(λ) and κ_eff(λ), and so of its logarithm; None where one is the same for all."""
-        width = np.array([each.value for each in self.sweep.widths.values()])
+        width = np.array([critical.value for critical in self.sweep.widths.values()])
         kappa = np.array([self.kappa_eff[code] for code in self.sweep.widths])
         return spearman(width, kappa) if min(np.ptp(width), np.ptp(kappa)) > 0 and len(width) >= 4 else None
 
@@ -84,15 +83,12 @@ def bit_threshold(laboratory: Laboratory) -> Result:
     added = outliers_to_add(laboratory.lab())
     swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(added), PLAIN: laboratory.setting.model})
     kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in (PLAIN, VARIANT)}
-    expected = critical_width(kappa[VARIANT]) - critical_width(kappa[PLAIN])
+    expected = critical_bits(kappa[VARIANT]) - critical_bits(kappa[PLAIN])
     moves = {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
     answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
     because = _because(swept, kappa)
-    return Result(
-        name=NAME,
-        title="The width at which languages diverge",
-        question="Does the largest κ set the width below which languages diverge, and κ_eff the width that each needs?",
-        predicted="Languages diverge below 5 to 6 bits where max κ is 164 and below 2 to 3 where it is 2.",
+    return describe(
+        "bit-threshold",
         design=(
             f"Rounding to nearest at {BITS[0]} to {BITS[-1]} bits, with α at the largest weight and with the α of "
             "least squared error, of the model and of a variant with the same function and two blocks of high κ. B* is "
@@ -104,7 +100,7 @@ def bit_threshold(laboratory: Laboratory) -> Result:
             bits=list(BITS), threshold=THRESHOLD, outliers={str(k): v for k, v in added.items()}
         ),
         answer=answer,
-        verdict=f"{because[0].upper()}{because[1:]}; the documents expect {expected:.1f} bits more.",
+        verdict=f"{sentence(because)}; the documents expect {expected:.1f} bits more.",
         meaning=_meaning(swept),
         tables=(_gap_table(swept), _width_table(swept, moves), _language_table(swept)),
         figure=_figure(swept),
@@ -116,10 +112,10 @@ def bit_threshold(laboratory: Laboratory) -> Result:
 def outliers_to_add(lab: ModelLab) -> dict[int, float]:
     """Returns the blocks that get outliers and their κ; raises if the model has outliers already."""
     most = float(lab.kappa.max())
-    if most > FOUNDING_THRESHOLD:
+    if most > OUTLIER_KAPPA_THRESHOLD:
         raise InputError(
             f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
-            f"give one with max κ below {FOUNDING_THRESHOLD:g}"
+            f"give one with max κ below {OUTLIER_KAPPA_THRESHOLD:g}"
         )
     return outlier_blocks(lab.n_blocks)
 
@@ -144,25 +140,19 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
     for i, (name, clip) in enumerate(cells):
         lab = laboratory.lab(models[name])
         kappa[name] = lab.kappa
-        found = frames[name, clip] = {}
+        by_bits = frames[name, clip] = {}
         for j, bits in enumerate(BITS):
             laboratory.report("sweeping widths", i * len(BITS) + j, len(cells) * len(BITS))
-            found[bits] = lab.rounding_damage(bits, clip=CLIPS[clip])
-    pattern = _pattern(laboratory.lab())
+            by_bits[bits] = lab.rounding_damage(bits, clip=CLIPS[clip])
+    pattern = laboratory.lab().pattern(*HEADLINE)
     return {
         (name, clip): WidthSweep(
-            Sweep(models[name], "", clip, {}, "loss", found, {}, THRESHOLD, float(kappa[name].max())),
-            tuple(map(LanguageGap.of, found.values())),
-            {code: each.value for code, each in pattern.kappa_weighted(kappa[name]).items()},
+            Sweep(models[name], "", clip, {}, "loss", by_bits, {}, THRESHOLD, float(kappa[name].max())),
+            tuple(map(LanguageGap.of, by_bits.values())),
+            {code: kappa_eff.value for code, kappa_eff in pattern.kappa_weighted(kappa[name]).items()},
         )
-        for (name, clip), found in frames.items()
+        for (name, clip), by_bits in frames.items()
     }
-
-
-def _pattern(lab: ModelLab) -> Pattern:
-    measured, (kind, measure) = lab.measurements, HEADLINE
-    sums, tokens = measured.sums(kind, measure), measured.sums(kind, "positions")
-    return Pattern(measured.lang, measured.document, sums=sums, tokens=tokens, seed=lab.setting.seed)
 
 
 def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
@@ -175,8 +165,8 @@ def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
 
 
 def _numbers(swept: Sweeps, moves: Mapping[str, Estimate]) -> dict[str, float]:
-    found = {f"width_{clip.replace(' ', '_')}": swept[VARIANT, clip].width.value for clip in CLIPS}
-    return found | {f"move_{clip.replace(' ', '_')}": move.value for clip, move in moves.items()}
+    widths = {f"width_{clip.replace(' ', '_')}": swept[VARIANT, clip].width.value for clip in CLIPS}
+    return widths | {f"move_{clip.replace(' ', '_')}": move.value for clip, move in moves.items()}
 
 
 def _meaning(swept: Sweeps) -> str:
@@ -193,57 +183,57 @@ def _meaning(swept: Sweeps) -> str:
     )
 
 
-def _gap_table(swept: Sweeps) -> Table:
+def _gap_table(swept: Sweeps) -> ResultTable:
     rows = [
-        (f"{name}, {clip}", *(estimate_text(gap.estimate) for gap in each.gaps)) for (name, clip), each in swept.items()
+        (f"{name}, {clip}", *(estimate_text(g.estimate) for g in sweep.gaps)) for (name, clip), sweep in swept.items()
     ]
-    return Table("Gap in bits per byte", ("model and clip", *(f"{bits} bits" for bits in BITS)), tuple(rows))
+    return ResultTable("Gap in bits per byte", ("model and clip", *(f"{bits} bits" for bits in BITS)), tuple(rows))
 
 
-def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> Table:
+def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> ResultTable:
     rows = []
-    for (name, clip), each in swept.items():
-        rho, kappa = each.rho(), each.sweep.max_kappa
+    for (name, clip), sweep in swept.items():
+        rho, kappa = sweep.rho(), sweep.sweep.max_kappa
         move = estimate_text(moves[clip]) if name == VARIANT else "0"
         rank = "B* does not vary" if rho is None else estimate_text(rho.estimate)
-        rows.append((name, clip, number_text(kappa), f"{critical_width(kappa):.1f}", each.width.text(BITS), move, rank))
+        rows.append((name, clip, number_text(kappa), f"{critical_bits(kappa):.1f}", sweep.width.text(BITS), move, rank))
     columns = ("model", "clip", "max κ", "expected", "measured", "move", "ρ(B*, log κ_eff) over languages")
-    return Table("Bits below which languages diverge", columns, tuple(rows))
+    return ResultTable("Bits below which languages diverge", columns, tuple(rows))
 
 
-def _language_table(swept: Sweeps) -> Table:
+def _language_table(swept: Sweeps) -> ResultTable:
     languages = swept[PLAIN, "absmax"].sweep.widths
     rows = [
         (
             code,
             *(number_text(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
-            *(each.sweep.widths[code].text(BITS) for each in swept.values()),
+            *(sweep.sweep.widths[code].text(BITS) for sweep in swept.values()),
         )
         for code in languages
     ]
     columns = ("language", f"κ_eff {PLAIN}", f"κ_eff {VARIANT}", *(f"B* {name}, {clip}" for name, clip in swept))
-    return Table("The width that each language needs", columns, tuple(rows))
+    return ResultTable("The width that each language needs", columns, tuple(rows))
 
 
-def _figure(swept: Sweeps) -> Figure:
+def _figure(swept: Sweeps) -> ResultFigure:
     floor = THRESHOLD / FLOOR
     series = []
-    for (name, clip), each in swept.items():
-        shown = [[max(getattr(g.estimate, part), floor) for g in each.gaps] for part in ("value", "low", "high")]
+    for (name, clip), sweep in swept.items():
+        shown = [[max(getattr(g.estimate, part), floor) for g in sweep.gaps] for part in ("value", "low", "high")]
         value, low, high = map(tuple, shown)
         series.append(Series(f"{name}, {clip}", tuple(map(float, BITS)), value, low, high))
     title = f"The gap between languages by width (at least {floor:g})"
-    return Figure(title, "bits", "gap, bits per byte", tuple(series), lines=True, log="y")
+    return ResultFigure(title, "bits", "gap, bits per byte", tuple(series), lines=True, log="y")
 
 
 def _power(swept: Sweeps) -> str:
     """Returns how many languages would decide the correlations that are undecided."""
-    found = {", ".join(cell): each.rho() for cell, each in swept.items()}
-    doubtful = {name: r.estimate for name, r in found.items() if r is not None and not r.estimate.excludes(0.0)}
+    correlations = {", ".join(cell): sweep.rho() for cell, sweep in swept.items()}
+    doubtful = {name: r.estimate for name, r in correlations.items() if r is not None and not r.estimate.excludes(0.0)}
     parts = [
-        f"{sample_size_for_power(each.value, POWER)} ({name}, ρ = {each.value:.2f})"
-        for name, each in doubtful.items()
-        if SMALL <= abs(each.value) < 1
+        f"{sample_size_for_power(rho.value, POWER)} ({name}, ρ = {rho.value:.2f})"
+        for name, rho in doubtful.items()
+        if SMALL <= abs(rho.value) < 1
     ]
     return (
         f"To detect the undecided ρ(B*, log κ_eff) with power {POWER:g}, the number of languages is {', '.join(parts)}."

@@ -8,16 +8,25 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.forward.statistics import column_errors
 from fairbits.kurtosis.certificate import certificate
-from fairbits.kurtosis.outlier_blocks import founding_outliers
-from fairbits.kurtosis.patterns import Pattern
-from fairbits.models.scales.scheme import Clip, Scheme, within_rows
+from fairbits.kurtosis.checklist import outliers_above_threshold
+from fairbits.models.scales.scheme import Clip
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
-from fairbits_research.experiments.result import Answer, Cell, Figure, Result, Series, Table, estimate_text, number_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Cell,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    all_of,
+    describe,
+    estimate_text,
+    number_text,
+)
 from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.bounds import conjecture_bound, disparity, revised_estimate, tv_bound, variance_bound
 
-NAME = "bounds"
 SCHEMES: tuple[tuple[int, Clip], ...] = ((4, "absmax"), (4, "exact"), (3, "absmax"), (3, "exact"))
 C_CONJECTURE, C_REVISED, SLOPE = 0.009, 0.01, 0.1
 """The documents' constants: C of conjecture 1 (000-28) and of the revised formula, |g′| of the theorem (001-15)."""
@@ -69,16 +78,14 @@ def bounds(laboratory: Laboratory) -> Result:
             cases += _cases(lab, name, bits, clip)
     theirs = [case for case in cases if case.bound_name not in PROVED]
     proved = [case for case in cases if case.bound_name in PROVED]
-    answer = holding([case.answer for case in theirs])
-    C = [case.actual.value / case.bound * C_CONJECTURE for case in theirs if _is(case, CONJECTURE) and case.bound > 0]
-    return Result(
-        name=NAME,
-        title="Bounds on disparity",
-        question="Do the documents' bounds on disparity hold, and does the proved one?",
-        predicted=(
-            "Disparity is at most 0.009·sd(κ_eff) (conjecture 1), at most max|g′|·Var[ā]·max σ² (theorem), and about "
-            "0.01·|r|·Range[ā]·Range[κ] (revised formula)."
-        ),
+    answer = all_of(case.answer for case in theirs)
+    C = [
+        case.actual.value / case.bound * C_CONJECTURE
+        for case in theirs
+        if case.bound_name == CONJECTURE and case.bound > 0
+    ]
+    return describe(
+        "bounds",
         design=(
             f"The unchanged model, and the same function with κ = {' and '.join(f'{k:g}' for k in OUTLIER_KAPPA)} in "
             f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with scales set by the "
@@ -107,29 +114,16 @@ def bounds(laboratory: Laboratory) -> Result:
     )
 
 
-def holding(answers: Sequence[Answer]) -> Answer:
-    """Returns whether bounds hold: not supported if one is violated, undecided if one may be.
-
-    >>> holding([Answer.SUPPORTED, Answer.UNDECIDED, Answer.NOT_SUPPORTED]).value
-    'not supported'
-    """
-    for answer in (Answer.NOT_SUPPORTED, Answer.UNDECIDED):
-        if answer in answers:
-            return answer
-    return Answer.SUPPORTED
-
-
 def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
     """Yields every bound under one scheme with the disparity that it bounds."""
-    group = lab.setting.group
-    scheme = Scheme(bits, within_rows(group), clip, "twos")
-    frame, pattern = lab.rounding_damage(bits, clip=clip), _pattern(lab)
+    frame, pattern = lab.rounding_damage(bits, clip=clip), lab.pattern("block", "norm")
     order = [pattern.languages.index(code) for code in frame.languages]
     share = pattern.share[order]
     weights = lab.checkpoint.architecture.weights
     names = tuple(name for name in lab.measurements.linears if weights[name].is_quantizable)
-    errors = column_errors(lab.checkpoint, names, scheme=scheme)
-    mse = block_errors(errors, [[each.name for each in block] for block in lab.linear_maps], sizes=_sizes(lab))
+    errors = column_errors(lab.checkpoint, names, scheme=lab.scheme(bits, clip))
+    sizes = {layer.name: int(np.prod(layer.shape)) for block in lab.linear_layers for layer in block}
+    mse = block_errors(errors, [[layer.name for layer in block] for block in lab.linear_layers], sizes=sizes)
     by_block = share @ mse
     h = {name: lab.measurements.channels[lab.measurements.seen_by[name]] for name in names}
     proved = certificate(h, errors, languages=lab.measurements.languages)
@@ -154,7 +148,7 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
 
 def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, str], float]:
     """Returns the revised formula's estimate of the gap; nothing where there is no outlier block or no r."""
-    outliers = founding_outliers(kappa).blocks
+    outliers = outliers_above_threshold(kappa).blocks
     if not outliers or len(damage) < 4:
         return {}
     used = share[:, list(outliers)].sum(axis=1)
@@ -164,35 +158,15 @@ def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, 
 
 
 def block_errors(errors: Mapping[str, Floats], blocks: Sequence[Sequence[str]], *, sizes: Mapping[str, int]) -> Floats:
-    """Returns the mean square error of the weights of every block; `errors` are sums over rows, by channel.
-
-    >>> block_errors({"a": np.array([1.0, 3.0]), "b": np.array([4.0])}, [["a", "b"]], sizes={"a": 4, "b": 4})
-    array([1.])
-    """
-    found: Floats = np.array(
+    """Returns the mean square error of the weights of every block; `errors` are sums over rows, by channel."""
+    return np.array(
         [sum(float(errors[k].sum()) for k in names) / max(1, sum(sizes[k] for k in names)) for names in blocks]
     )
-    return found
 
 
 def exactly(value: float, n: int) -> Estimate:
     """Returns a number that is known exactly, over n languages."""
     return Estimate(value, value, value, n)
-
-
-def _pattern(lab: ModelLab) -> Pattern:
-    found = lab.measurements
-    return Pattern(
-        found.lang, found.document, sums=found.sums("block", "norm"), tokens=found.sums("block", "positions")
-    )
-
-
-def _sizes(lab: ModelLab) -> dict[str, int]:
-    return {each.name: int(np.prod(each.shape)) for block in lab.linear_maps for each in block}
-
-
-def _is(case: Case, name: str) -> bool:
-    return case.bound_name == name
 
 
 def _count_violated(cases: Sequence[Case]) -> int:
@@ -206,29 +180,33 @@ def _tightest(cases: Sequence[Case]) -> str:
 SAYING = {Answer.SUPPORTED: "holds", Answer.NOT_SUPPORTED: "violated", Answer.UNDECIDED: "undecided"}
 
 
-def _table(cases: Sequence[Case]) -> Table:
+def _table(cases: Sequence[Case]) -> ResultTable:
     columns = ("model", "scheme", "bound", "of", "disparity", "bound is", "disparity/bound", "")
     rows: list[tuple[Cell, ...]] = []
     for case in cases:
         actual = estimate_text(case.actual) if case.quantity == DAMAGE else number_text(case.actual.value)
         what = case.model, case.scheme, case.bound_name, case.quantity
         rows.append((*what, actual, number_text(case.bound), case.ratio, SAYING[case.answer]))
-    return Table("Disparity and bounds", columns, tuple(rows))
+    return ResultTable("Disparity and bounds", columns, tuple(rows))
 
 
-def _counts(cases: Sequence[Case]) -> Table:
+def _counts(cases: Sequence[Case]) -> ResultTable:
     rows: list[tuple[Cell, ...]] = []
     for name, quantity in dict.fromkeys((case.bound_name, case.quantity) for case in cases):
-        own = [case.answer for case in cases if (case.bound_name, case.quantity) == (name, quantity)]
-        rows.append((name, quantity, len(own), *(own.count(answer) for answer in SAYING)))
-    return Table("How often each bound holds", ("bound", "of", "cases", *SAYING.values()), tuple(rows))
+        answers = [case.answer for case in cases if (case.bound_name, case.quantity) == (name, quantity)]
+        rows.append((name, quantity, len(answers), *(answers.count(answer) for answer in SAYING)))
+    return ResultTable("How often each bound holds", ("bound", "of", "cases", *SAYING.values()), tuple(rows))
 
 
-def _figure(cases: Sequence[Case]) -> Figure:
+def _figure(cases: Sequence[Case]) -> ResultFigure:
     series = []
     for name, quantity in dict.fromkeys((case.bound_name, case.quantity) for case in cases):
-        own = [c for c in cases if (c.bound_name, c.quantity) == (name, quantity) and min(c.bound, c.actual.value) > 0]
-        x, y = tuple(case.bound for case in own), tuple(case.actual.value for case in own)
-        labels = tuple(f"{case.model}, {case.scheme}" for case in own)
+        shown = [
+            c for c in cases if (c.bound_name, c.quantity) == (name, quantity) and min(c.bound, c.actual.value) > 0
+        ]
+        x, y = tuple(case.bound for case in shown), tuple(case.actual.value for case in shown)
+        labels = tuple(f"{case.model}, {case.scheme}" for case in shown)
         series.append(Series(f"{name}: {quantity}", x, y, labels=labels))
-    return Figure("Disparity and its bound: violated above the diagonal", "bound", "disparity", tuple(series), log="xy")
+    return ResultFigure(
+        "Disparity and its bound: violated above the diagonal", "bound", "disparity", tuple(series), log="xy"
+    )

@@ -7,7 +7,6 @@ from math import ceil, isfinite
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import same_shape
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.result import Answer, is_above
@@ -34,31 +33,25 @@ class LanguageGap:
     @classmethod
     def of(cls, frame: LanguageFrame) -> "LanguageGap":
         """Returns the gap of a frame; its draws are shifted so that their mean is the bias-corrected estimate."""
-        estimate, found = frame.gap(), frame.bounded
-        drawn = np.ptp(found.value + found.deviation, axis=1)
+        estimate, bounded = frame.gap(), frame.bounded
+        drawn = np.ptp(bounded.value + bounded.deviation, axis=1)
         return cls(estimate, drawn - drawn.mean() + estimate.value)
 
-    def minus(self, other: "LanguageGap", *, confidence: float = 0.95) -> Estimate:
-        """Returns how much wider this gap is than the other."""
-        same_shape("the draws", self.draws.shape, "those of the other run", other.draws.shape)
-        value = self.estimate.value - other.estimate.value
-        return interval_of_draws(value, self.draws - other.draws, n=self.estimate.n, confidence=confidence)
+    def minus(self, reference: "LanguageGap", *, confidence: float = 0.95) -> Estimate:
+        """Returns how much wider this gap is than the reference."""
+        value = self.estimate.value - reference.estimate.value
+        return interval_of_draws(value, self.draws - reference.draws, n=self.estimate.n, confidence=confidence)
 
-    def reduction_from(self, other: "LanguageGap") -> Estimate | None:
-        """Returns by how many percent this gap is narrower than the other; None where the other may be 0."""
-        same_shape("the draws", self.draws.shape, "those of the other run", other.draws.shape)
-        if other.estimate.low <= 0 or other.draws.min() <= 0:
+    def reduction_from(self, reference: "LanguageGap") -> Estimate | None:
+        """Returns by how many percent this gap is narrower than the reference; None where the reference may be 0."""
+        if reference.estimate.low <= 0 or reference.draws.min() <= 0:
             return None
-        value = 100 * (1 - self.estimate.value / other.estimate.value)
-        return interval_of_draws(value, 100 * (1 - self.draws / other.draws), n=self.estimate.n)
+        value = 100 * (1 - self.estimate.value / reference.estimate.value)
+        return interval_of_draws(value, 100 * (1 - self.draws / reference.draws), n=self.estimate.n)
 
 
 def interval_of_draws(value: float, draws: Floats, *, n: int, confidence: float = 0.95) -> Estimate:
-    """Returns a value with the central part of its draws as the interval, widened to contain the value.
-
-    >>> print(interval_of_draws(0.5, np.linspace(0, 1, 101), n=7, confidence=0.5))
-    0.5000 [0.0500, 0.9500] (n=7)
-    """
+    """Returns a value with the central part of its draws as the interval, widened to contain the value."""
     tail = 50 * (1 - confidence) / SPENT
     low, high = (float(limit) for limit in np.percentile(draws, [tail, 100 - tail]))
     return Estimate(value, min(low, value), max(high, value), n, confidence)
@@ -69,9 +62,6 @@ def documents_for(estimate: Estimate, limit: float = 0.0) -> int | None:
 
     None where no number would (the value is the limit), or where the interval is unbounded and says nothing about it.
     Intervals shrink as 1/√n.
-
-    >>> documents_for(Estimate(0.1, -0.1, 0.3, 40))
-    160
     """
     distance = abs(estimate.value - limit)
     reach = estimate.value - estimate.low if estimate.value > limit else estimate.high - estimate.value
@@ -86,11 +76,11 @@ def documents_needed(estimates: Mapping[str, Estimate], limit: float = 0.0) -> s
     >>> documents_needed({"GPTQ": Estimate(0.1, float("-inf"), float("inf"), 3)})
     'Undecided with 3 documents, too few for an interval.'
     """
-    doubtful = {name: each for name, each in estimates.items() if is_above(each, limit) is Answer.UNDECIDED}
-    counts = {name: documents_for(each, limit) for name, each in doubtful.items()}
+    doubtful = {name: value for name, value in estimates.items() if is_above(value, limit) is Answer.UNDECIDED}
+    counts = {name: documents_for(value, limit) for name, value in doubtful.items()}
     parts = [f"{count} ({name})" for name, count in counts.items() if count is not None]
-    n = max((each.n for each in doubtful.values()), default=0)
+    n = max((value.n for value in doubtful.values()), default=0)
     if not parts:
-        unbounded = not all(isfinite(each.low) and isfinite(each.high) for each in doubtful.values())
+        unbounded = not all(isfinite(value.low) and isfinite(value.high) for value in doubtful.values())
         return f"Undecided with {n} documents, too few for an interval." if unbounded else ""
     return f"Undecided with {n} documents. If the values do not change, the number needed is {', '.join(parts)}."

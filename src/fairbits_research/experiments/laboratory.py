@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fairbits.api.make_plan import plan
+from fairbits.api.make_plan import plan as make_plan
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.statistics import ActivationStatistics, collect_statistics
+from fairbits.forward.recorder import PointKind
+from fairbits.forward.statistics import ActivationStatistics, Measure, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
+from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -30,10 +32,12 @@ from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED, LossTria
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
-from fairbits_research.experiments.result import ExperimentSubject
+from fairbits_research.experiments.result import ExperimentSubject, estimate_text
 from fairbits_research.outliers.outlier_writer import directory_with_outliers
 
 UNIT = "bits_per_byte"
+RECORDED = ("group", "sequence", "calibration")
+"""Settings that every result records."""
 OUTLIER_KAPPA = 125.0, 148.0
 """The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
 Blocks = tuple[int, ...]
@@ -77,11 +81,11 @@ class Setting:
 class ModelLab:
     """One model and its text. Damage is in bits per byte, paired by document with the unchanged model."""
 
-    def __init__(self, model: str, setting: Setting, corpus: Corpus, tell: Progress) -> None:
+    def __init__(self, model: str, setting: Setting, corpus: Corpus, report: Progress) -> None:
         """Nothing is loaded before it is needed."""
-        self.setting, self.corpus, self.report = setting, corpus, tell
+        self.setting, self.corpus, self.report = setting, corpus, report
         self.checkpoint = Checkpoint(model)
-        self._found: dict[object, LanguageFrame] = {}
+        self._damages: dict[object, LanguageFrame] = {}
 
     @cached_property
     def text(self) -> TokenizedText:
@@ -95,7 +99,7 @@ class ModelLab:
         return LossTrial(self.checkpoint, self.text, device=self.setting.device)
 
     @cached_property
-    def linear_maps(self) -> list[list[Weight]]:
+    def linear_layers(self) -> list[list[Weight]]:
         """The linear layers of every block that are rounded."""
         return [
             [linear for linear in block.linears.values() if linear.is_quantizable]
@@ -105,7 +109,7 @@ class ModelLab:
     @property
     def n_blocks(self) -> int:
         """The number of blocks."""
-        return len(self.linear_maps)
+        return len(self.linear_layers)
 
     @cached_property
     def moments(self) -> ModelMoments:
@@ -131,64 +135,79 @@ class ModelLab:
 
     def reference_bits(self) -> dict[str, float]:
         """Returns the loss of the unchanged model in bits per byte of each language."""
-        rows = {code: self.text.lang == code for code in self.languages}
+        masks = {code: self.text.lang == code for code in self.languages}
         nats, size = self.trial.reference_nll, self.text.size_bytes
-        return {code: float(bits_per_byte(nats[own].sum(), size[own].sum())) for code, own in rows.items()}
+        return {code: float(bits_per_byte(nats[rows].sum(), size[rows].sum())) for code, rows in masks.items()}
+
+    def pattern(self, kind: PointKind, measure: Measure) -> Pattern:
+        """Returns the activation of every language in every block on the calibration text."""
+        measured = self.measurements
+        sums, positions = measured.sums(kind, measure), measured.sums(kind, "positions")
+        return Pattern(measured.lang, measured.document, sums=sums, tokens=positions, seed=self.setting.seed)
 
     def rounding_damage(self, bits: int | Sequence[int] | Mapping[int, int], *, clip: Clip = "absmax") -> LanguageFrame:
-        """Returns the damage of rounding to nearest, at one width or one per block; NOT_ROUNDED skips a block."""
-        wanted, own = self._widths(bits), self.setting.group
-        key = "rounded", wanted, clip
-        if key not in self._found:
+        """Returns the damage of rounding to nearest, the same bits everywhere or by block (NOT_ROUNDED skips one)."""
+        by_block = self._bits_by_block(bits)
+        key = "rounded", by_block, clip
+        if key not in self._damages:
             with self.trial.swapped:
-                for block, width in enumerate(wanted):
-                    if width != NOT_ROUNDED:
-                        self.replace_rounded(block, Scheme(width, within_rows(own), clip, "twos"))
-                self._found[key] = self.damage()
-        return self._found[key]
+                for block, block_bits in enumerate(by_block):
+                    if block_bits != NOT_ROUNDED:
+                        self.replace_rounded(block, self.scheme(block_bits, clip))
+                self._damages[key] = self.damage()
+        return self._damages[key]
+
+    def scheme(self, bits: int, clip: Clip = "absmax") -> Scheme:
+        """Returns rounding to nearest with the setting's groups."""
+        return Scheme(bits, within_rows(self.setting.group), clip, "twos")
 
     def replace_rounded(self, block: int, scheme: Scheme) -> None:
         """Replaces the linear layers of a block by their weights rounded as a scheme says."""
-        self.trial.replace_rounded(self.linear_maps[block], scheme)
+        self.trial.replace_rounded(self.linear_layers[block], scheme)
 
     def policy_damage(self, policy: str, bits: int, *, seed: int | None = None, **options: Any) -> LanguageFrame:
         """Returns the damage of a policy, carried out with the calibration text; `seed` decides which text is used."""
-        own = self.setting
         key = "planned", policy, bits, seed, repr(sorted(options.items()))
-        if key not in self._found:
-            request = replace(
-                own.calibration_text,
-                tokens=options.pop("tokens", own.calibration),
-                seed=own.seed if seed is None else seed,
-            )
-            found = plan(
-                self.checkpoint,
-                policy=policy,
-                text=self.corpus,
-                device=own.device,
-                bits=bits,
-                group=own.group,
-                **request.settings,
-                **options,
-            )
-            self._found[key] = self.plan_damage(found)
-        return self._found[key]
+        if key not in self._damages:
+            self._damages[key] = self.plan_damage(self.plan(policy, bits, seed=seed, **options))
+        return self._damages[key]
 
-    def plan_damage(self, found: Plan) -> LanguageFrame:
+    def plan(
+        self, policy: str, bits: int, *, seed: int | None = None, tokens: int | None = None, **options: Any
+    ) -> Plan:
+        """Returns the plan of a policy, made with the calibration text."""
+        setting = self.setting
+        request = replace(
+            setting.calibration_text,
+            tokens=setting.calibration if tokens is None else tokens,
+            seed=setting.seed if seed is None else seed,
+        )
+        return make_plan(
+            self.checkpoint,
+            policy=policy,
+            text=self.corpus,
+            device=setting.device,
+            bits=bits,
+            group=setting.group,
+            **request.settings,
+            **options,
+        )
+
+    def plan_damage(self, plan: Plan) -> LanguageFrame:
         """Returns the damage of a plan, carried out with its calibration text."""
-        calibration, text = found.calibration, None
+        calibration, text = plan.calibration, None
         if calibration is not None:
             # text of languages with weight 0 would only cost time
-            found = replace(found, languages={code: pi for code, pi in found.languages.items() if pi > 0})
-            corpus = self.corpus.restrict(found.languages)
+            plan = replace(plan, languages={code: pi for code, pi in plan.languages.items() if pi > 0})
+            corpus = self.corpus.restrict(plan.languages)
             text = tokenize_corpus(self.checkpoint, corpus, request=calibration.request)
         with self.trial.swapped as swapped:
-            for block in execute_plan(self.checkpoint, found, text=text, device=self.setting.device):
+            for block in execute_plan(self.checkpoint, plan, text=text, device=self.setting.device):
                 swapped.replace(block.layers)
             return self.damage()
 
     def weights_damage(self, weights: Iterable[tuple[str, Tensor]]) -> LanguageFrame:
-        """Returns the damage of other weights (out, in) in place of the named linear layers."""
+        """Returns the damage of other weights (out, in) for the named linear layers."""
         with self.trial.swapped as swapped:
             for name, W in weights:
                 swapped.replace({name: W})
@@ -207,11 +226,11 @@ class ModelLab:
             seed=self.setting.seed,
         )
 
-    def _widths(self, bits: int | Sequence[int] | Mapping[int, int]) -> tuple[int, ...]:
+    def _bits_by_block(self, bits: int | Sequence[int] | Mapping[int, int]) -> tuple[int, ...]:
         if isinstance(bits, int):
             return (bits,) * self.n_blocks
-        given = bits if isinstance(bits, Mapping) else dict(enumerate(bits))
-        return tuple(given.get(block, NOT_ROUNDED) for block in range(self.n_blocks))
+        by_block = bits if isinstance(bits, Mapping) else dict(enumerate(bits))
+        return tuple(by_block.get(block, NOT_ROUNDED) for block in range(self.n_blocks))
 
 
 @dataclass
@@ -224,9 +243,9 @@ class Laboratory:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The text; that of the model's own languages unless others were named."""
-        own = self.setting
-        return corpus_for(Checkpoint(own.model), languages=own.languages, text=own.text)
+        """The text; in the model's own languages unless others were named."""
+        setting = self.setting
+        return corpus_for(Checkpoint(setting.model), languages=setting.languages, text=setting.text)
 
     def lab(self, model: str | None = None) -> ModelLab:
         """Returns the lab of the model, or of a variant of it."""
@@ -238,29 +257,40 @@ class Laboratory:
     @cached_property
     def shares(self) -> dict[str, float]:
         """The languages' shares of the training text."""
-        own = self.setting
-        found = training_shares(own.model) if own.shares is None else own.shares
-        if found is None:
+        model = self.setting.model
+        shares = training_shares(model) if self.setting.shares is None else self.setting.shares
+        if shares is None:
             raise InputError(
-                f"what {own.model} was trained on is not known; give the share of every language in its training text, "
+                f"what {model} was trained on is not known; give the share of every language in its training text, "
                 "such as --shares eng=0.4,fra=0.2,heb=0.1"
             )
-        missing = sorted(set(self.corpus.evaluation) - set(found))
+        missing = sorted(set(self.corpus.evaluation) - set(shares))
         if missing:
             raise InputError(
-                f"the training share of {', '.join(missing[:3])} is not known; give that of every language of the text"
+                f"the training share of {', '.join(missing[:3])} is not known; give the share of every language"
             )
-        return {code: found[code] for code in sorted(self.corpus.evaluation)}
+        return {code: shares[code] for code in sorted(self.corpus.evaluation)}
+
+    def shares_or_note(self) -> tuple[dict[str, float] | None, str]:
+        """Returns the shares, or None and why they are not known."""
+        try:
+            return self.shares, ""
+        except InputError as unknown:
+            return None, str(unknown)
+
+    def outlier_variant(self) -> str:
+        """Returns the variant with two outlier blocks."""
+        return self.with_outliers(outlier_blocks(self.lab().n_blocks))
 
     def with_outliers(self, kappa: Mapping[int, float]) -> str:
         """Returns a variant of the model that computes the same function and whose blocks have the given κ."""
-        own = self.setting.model
+        model = self.setting.model
         wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
-        if embedded_languages(own) is not None:
-            if "?" in own:
-                raise InputError(f"{own} is itself a variant; give the model it was made from")
-            return f"{own}?outliers={wanted}"
-        return str(directory_with_outliers(Checkpoint(own), kappa))
+        if embedded_languages(model) is not None:
+            if "?" in model:
+                raise InputError(f"{model} is itself a variant; give the model it was made from")
+            return f"{model}?outliers={wanted}"
+        return str(directory_with_outliers(Checkpoint(model), kappa))
 
     def report(self, what: str, done: float, total: float) -> None:
         """Reports progress."""
@@ -269,7 +299,7 @@ class Laboratory:
 
     def subject(self, seeds: Sequence[int] = (), **settings: Any) -> ExperimentSubject:
         """Returns what the experiment is run on, for its result."""
-        own, lab = self.setting, self.lab()
+        setting, lab = self.setting, self.lab()
         return ExperimentSubject(
             model=lab.checkpoint.target,
             fingerprint=lab.checkpoint.fingerprint,
@@ -277,8 +307,8 @@ class Laboratory:
             languages=len(lab.text.languages),
             documents=len(lab.text.lang),
             tokens=int(lab.trial.predicted.sum()),
-            seeds=tuple(seeds) or (own.seed,),
-            settings={"group": own.group, "sequence": own.sequence, "calibration": own.calibration, **settings},
+            seeds=tuple(seeds) or (setting.seed,),
+            settings={name: getattr(setting, name) for name in RECORDED} | settings,
         )
 
 
@@ -293,4 +323,10 @@ def outlier_blocks(n: int) -> dict[int, float]:
 
 def language_values(frame: LanguageFrame) -> Floats:
     """Returns the damage of every language, in the order of `frame.languages`."""
-    return np.array([each.value for each in frame.by_language().values()])
+    return np.array([damage.value for damage in frame.by_language().values()])
+
+
+def damage_cells(frame: LanguageFrame) -> tuple[str, str, str, str]:
+    """Returns cells of a table: the worst language, its damage, the mean damage and the gap."""
+    code, worst = frame.worst()
+    return code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap())

@@ -7,14 +7,24 @@ from math import comb
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.outlier_blocks import founding_outliers
+from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab, outlier_blocks
-from fairbits_research.experiments.result import Answer, Figure, Judgement, Result, Series, Table, all_of, estimate_text
+from fairbits_research.experiments.result import (
+    Answer,
+    Judgement,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    all_of,
+    describe,
+    estimate_text,
+    sentence,
+)
 
-NAME = "layer-ablation"
 CLIPS: Mapping[str, Clip] = {"absmax": "absmax", "exact clip": "exact"}
 HIGH, BITS = 8, (4, 3)
 """Bits of the protected blocks, and of the rest."""
@@ -35,8 +45,8 @@ class Ablation:
     @property
     def rank(self) -> int:
         """The rank of the outlier blocks among all protected sets, 1 for the narrowest gap."""
-        own = self.outliers[BITS[0]].estimate.value
-        return 1 + sum(gap.estimate.value < own for gap in self.random.values())
+        protected = self.outliers[BITS[0]].estimate.value
+        return 1 + sum(gap.estimate.value < protected for gap in self.random.values())
 
     def reduction(self, bits: int) -> Estimate | None:
         """Returns by how many percent protecting the outlier blocks narrows the gap; None if there may be no gap."""
@@ -48,19 +58,16 @@ def layer_ablation(laboratory: Laboratory) -> Result:
     model, blocks = with_outlier_blocks(laboratory)
     lab = laboratory.lab(model)
     sets = random_sets(lab.n_blocks, blocks, seed=laboratory.setting.seed)
-    found = _ablations(lab, blocks, sets)
-    n = found["absmax"].none[BITS[0]].estimate.n
-    answer = all_of([falls_by_half(each.reduction(BITS[0])) for each in found.values()])
-    reduced = ", ".join(f"{_percent(each.reduction(BITS[0]))} ({clip})" for clip, each in found.items())
-    ranks = " and ".join(f"{each.rank} ({clip})" for clip, each in found.items())
+    ablations = _ablations(lab, blocks, sets)
+    n = ablations["absmax"].none[BITS[0]].estimate.n
+    answer = all_of([falls_by_half(ablation.reduction(BITS[0])) for ablation in ablations.values()])
+    reduced = ", ".join(f"{_percent(ablation.reduction(BITS[0]))} ({clip})" for clip, ablation in ablations.items())
+    ranks = " and ".join(f"{ablation.rank} ({clip})" for clip, ablation in ablations.items())
     because = f"protecting blocks {_named(blocks)}, with the rest at {BITS[0]} bits, narrows the gap by {reduced}"
-    reductions = {clip: each.reduction(BITS[0]) for clip, each in found.items()}
-    known = {clip: each for clip, each in reductions.items() if each is not None}
-    return Result(
-        name=NAME,
-        title="Protecting the outlier layers",
-        question="Does disparity fall by half when the outlier blocks have 8 bits, and would other blocks do as well?",
-        predicted="With the outlier layers at 8 bits and the rest at 4, disparity falls by about half.",
+    reductions = {clip: ablation.reduction(BITS[0]) for clip, ablation in ablations.items()}
+    reported = {clip: ablation for clip, ablation in reductions.items() if ablation is not None}
+    return describe(
+        "layer-ablation",
         design=(
             f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are "
             f"rounded to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with "
@@ -71,15 +78,15 @@ def layer_ablation(laboratory: Laboratory) -> Result:
         ),
         subject=laboratory.subject(bits=list(BITS), protected=list(blocks)),
         answer=answer,
-        verdict=(
-            f"{because[0].upper()}{because[1:]}, which is place {ranks} among {len(sets) + 1} sets of the same size."
+        verdict=(f"{sentence(because)}, which is place {ranks} among {len(sets) + 1} sets of the same size."),
+        meaning=_meaning(ablations),
+        tables=(_table(ablations), _random_table(ablations)),
+        figure=_figure(ablations),
+        judgements=(
+            Judgement("001-18", answer, because, {_key(clip): ablation.value for clip, ablation in reported.items()}),
         ),
-        meaning=_meaning(found),
-        tables=(_table(found), _random_table(found)),
-        figure=_figure(found),
-        judgements=(Judgement("001-18", answer, because, {_key(clip): each.value for clip, each in known.items()}),),
-        power=documents_needed(known)
-        if len(known) == len(found)
+        power=documents_needed(reported)
+        if len(reported) == len(ablations)
         else f"{n} documents do not show the gap; give more tokens.",
     )
 
@@ -87,30 +94,26 @@ def layer_ablation(laboratory: Laboratory) -> Result:
 def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
     """Returns the model and its outlier blocks (κ > 100); a variant with two of them where it has none."""
     lab = laboratory.lab()
-    own = founding_outliers(lab.kappa).blocks
+    blocks = outliers_above_threshold(lab.kappa).blocks
     n = lab.n_blocks
-    if n < 4 or (own and 2 * len(own) > n):
+    if n < 4 or (blocks and 2 * len(blocks) > n):
         raise InputError(
-            f"{len(own or ())} of {n} blocks are outliers; enough other blocks must remain to protect instead"
+            f"{len(blocks or ())} of {n} blocks are outliers; enough other blocks must remain to protect instead"
         )
-    if own:
-        return laboratory.setting.model, own
+    if blocks:
+        return laboratory.setting.model, blocks
     added = outlier_blocks(n)
     return laboratory.with_outliers(added), tuple(added)
 
 
 def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, ...]:
-    """Returns DRAWS different sets of as many blocks as there are outliers, other than these; all if there are fewer.
-
-    >>> random_sets(4, (1, 2), seed=0)
-    ((0, 1), (0, 2), (0, 3), (1, 3), (2, 3))
-    """
+    """Returns DRAWS other sets of as many blocks as there are outliers; all of them if there are fewer."""
     rng = np.random.default_rng(seed)
-    size, found = len(outliers), set[Blocks]()
-    while len(found) < min(DRAWS, comb(n_blocks, size) - 1):
+    size, sets = len(outliers), set[Blocks]()
+    while len(sets) < min(DRAWS, comb(n_blocks, size) - 1):
         drawn = tuple(sorted(rng.choice(n_blocks, size, replace=False).tolist()))
-        found |= {drawn} - {tuple(sorted(outliers))}
-    return tuple(sorted(found))
+        sets |= {drawn} - {tuple(sorted(outliers))}
+    return tuple(sorted(sets))
 
 
 def falls_by_half(reduction: Estimate | None) -> Answer:
@@ -137,14 +140,14 @@ def _ablations(lab: ModelLab, outliers: Blocks, sets: Sequence[Blocks]) -> dict[
         clip: Ablation(
             none={bits: gap((), bits, clip) for bits in BITS},
             outliers={bits: gap(outliers, bits, clip) for bits in BITS},
-            random={each: gap(each, BITS[0], clip) for each in sets},
+            random={blocks: gap(blocks, BITS[0], clip) for blocks in sets},
         )
         for clip in CLIPS
     }
 
 
-def _meaning(found: Mapping[str, Ablation]) -> str:
-    if all(each.rank == 1 for each in found.values()):
+def _meaning(ablations: Mapping[str, Ablation]) -> str:
+    if all(ablation.rank == 1 for ablation in ablations.values()):
         return "κ is a good guide to what to protect: no other set that was tried has a smaller estimated gap."
     return (
         "Choose what to protect by measured damage, not by κ: under at least one clip some random blocks have a "
@@ -153,51 +156,52 @@ def _meaning(found: Mapping[str, Ablation]) -> str:
 
 
 def _sharing(sets: Sequence[Blocks], outliers: Blocks) -> int:
-    return sum(not set(outliers).isdisjoint(each) for each in sets)
+    return sum(not set(outliers).isdisjoint(blocks) for blocks in sets)
 
 
-def _table(found: Mapping[str, Ablation]) -> Table:
+def _table(ablations: Mapping[str, Ablation]) -> ResultTable:
     rows = [
         (
             clip,
             bits,
-            estimate_text(each.none[bits].estimate),
-            estimate_text(each.outliers[bits].estimate),
-            _percent(each.reduction(bits)),
+            estimate_text(ablation.none[bits].estimate),
+            estimate_text(ablation.outliers[bits].estimate),
+            _percent(ablation.reduction(bits)),
         )
-        for clip, each in found.items()
+        for clip, ablation in ablations.items()
         for bits in BITS
     ]
     columns = ("clip", "bits of the rest", "gap without protection", "outlier blocks protected", "reduction")
-    return Table("Gap in bits per byte", columns, tuple(rows))
+    return ResultTable("Gap in bits per byte", columns, tuple(rows))
 
 
-def _random_table(found: Mapping[str, Ablation]) -> Table:
-    sets = next(iter(found.values())).random
+def _random_table(ablations: Mapping[str, Ablation]) -> ResultTable:
+    sets = next(iter(ablations.values())).random
     rows = [
         (
             _named(blocks),
-            *(estimate_text(each.random[blocks].estimate) for each in found.values()),
-            *(_percent(each.random[blocks].reduction_from(each.none[BITS[0]])) for each in found.values()),
+            *(estimate_text(ablation.random[blocks].estimate) for ablation in ablations.values()),
+            *(
+                _percent(ablation.random[blocks].reduction_from(ablation.none[BITS[0]]))
+                for ablation in ablations.values()
+            ),
         )
         for blocks in sets
     ]
-    columns = ("protected", *(f"gap, {clip}" for clip in found), *(f"reduction, {clip}" for clip in found))
-    return Table(f"Other blocks protected, the rest at {BITS[0]} bits", columns, tuple(rows))
+    columns = ("protected", *(f"gap, {clip}" for clip in ablations), *(f"reduction, {clip}" for clip in ablations))
+    return ResultTable(f"Other blocks protected, the rest at {BITS[0]} bits", columns, tuple(rows))
 
 
-def _figure(found: Mapping[str, Ablation]) -> Figure:
+def _figure(ablations: Mapping[str, Ablation]) -> ResultFigure:
     """Returns the figure; x is 0 for no protection, 1 for the outlier blocks, then the random sets."""
     series = []
-    for clip, each in found.items():
-        shown = {"none": each.none[BITS[0]], "outlier blocks": each.outliers[BITS[0]]}
-        shown |= {_named(blocks): gap for blocks, gap in each.random.items()}
-        value, low, high = zip(
-            *((g.estimate.value, g.estimate.low, g.estimate.high) for g in shown.values()), strict=True
-        )
-        series.append(Series(clip, tuple(map(float, range(len(shown)))), value, low, high, tuple(shown)))
+    for clip, ablation in ablations.items():
+        shown = {"none": ablation.none[BITS[0]], "outlier blocks": ablation.outliers[BITS[0]]}
+        shown |= {_named(blocks): gap for blocks, gap in ablation.random.items()}
+        gaps = (gap.estimate for gap in shown.values())
+        series.append(Series.of_estimates(clip, map(float, range(len(shown))), gaps, shown))
     title = f"The gap by what is protected, the rest at {BITS[0]} bits"
-    return Figure(title, "protected: none, the outlier blocks, then others", "gap, bits per byte", tuple(series))
+    return ResultFigure(title, "protected: none, the outlier blocks, then others", "gap, bits per byte", tuple(series))
 
 
 def _percent(reduction: Estimate | None) -> str:

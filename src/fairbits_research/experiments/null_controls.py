@@ -1,21 +1,28 @@
 """Null controls: 8 bits, Gaussian noise of the same size as the rounding error, and other draws of calibration text."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fairbits.core.array_checks import Floats
 from fairbits.models.scales.groups import error_of
-from fairbits.models.scales.scheme import Scheme, within_rows
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.correlation import spearman
 from fairbits.stats.frame import LanguageFrame
-from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values
-from fairbits_research.experiments.result import Answer, Figure, Result, Series, Table, estimate_text
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
+from fairbits_research.experiments.result import (
+    Answer,
+    Result,
+    ResultFigure,
+    ResultTable,
+    Series,
+    describe,
+    estimate_text,
+)
 
-NAME = "null-controls"
 BITS = (8, 4, 3)
 DRAWS = 5
 """Random draws of noise, and of calibration text."""
@@ -43,19 +50,14 @@ def null_controls(laboratory: Laboratory) -> Result:
     answer = Answer.SUPPORTED if gap.high < NEGLIGIBLE else Answer.UNDECIDED
     if gap.low > NEGLIGIBLE:
         answer = Answer.NOT_SUPPORTED
-    alike = {
-        bits: spearman(language_values(rounded[bits]), np.mean([language_values(each) for each in noise[bits]], axis=0))
-        for bits in BITS[1:]
-    }
-    worst = _over([frame.worst()[1].value for frame in draws])
-    return Result(
-        name=NAME,
-        title="Null controls",
-        question="Are the measured gaps caused by quantization, or would they appear without it?",
-        predicted="The documents predict nothing; a sound method shows no gap where there is hardly any rounding.",
+    alike = {bits: spearman(language_values(rounded[bits]), _mean_damage(noise[bits])) for bits in BITS[1:]}
+    worst = [frame.worst()[1].value for frame in draws]
+    return describe(
+        "null-controls",
         design=(
             "Round to nearest at 8, 4 and 3 bits. In place of the rounding error, Gaussian noise with the same "
-            f"norm in every row of every layer, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration text."
+            f"norm in every row of every linear layer, {DRAWS} draws. GPTQ at 4 bits, {DRAWS} draws of calibration "
+            "text."
         ),
         subject=laboratory.subject(range(DRAWS), bits=list(BITS)),
         answer=answer,
@@ -68,11 +70,11 @@ def null_controls(laboratory: Laboratory) -> Result:
             f"{estimate_text(alike[3].estimate)}."
         ),
         meaning=(
-            f"Another draw of calibration text changes the worst damage by {worst.high - worst.low:.4f} bits per byte "
+            f"Another draw of calibration text changes the worst damage by {max(worst) - min(worst):.4f} bits per byte "
             f"({DRAWS} draws, largest minus smallest): smaller differences between methods may be chance."
         ),
         tables=(_table(rounded, noise, draws),),
-        figure=Figure(
+        figure=ResultFigure(
             "Damage by rounding and by noise of the same norm, 3 bits",
             "rounding, bits per byte",
             "noise, bits per byte",
@@ -80,7 +82,7 @@ def null_controls(laboratory: Laboratory) -> Result:
                 Series(
                     "languages",
                     tuple(language_values(rounded[3]).tolist()),
-                    tuple(np.mean([language_values(each) for each in noise[3]], axis=0).tolist()),
+                    tuple(_mean_damage(noise[3]).tolist()),
                     labels=rounded[3].languages,
                 ),
             ),
@@ -88,32 +90,28 @@ def null_controls(laboratory: Laboratory) -> Result:
     )
 
 
+def _mean_damage(frames: list[LanguageFrame]) -> Floats:
+    mean: Floats = np.mean([language_values(frame) for frame in frames], axis=0)
+    return mean
+
+
 def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yields every linear layer with Gaussian noise whose norm in every row is that of the rounding error."""
     rng = torch.Generator().manual_seed(seed)
-    group = within_rows(lab.setting.group)
-    for block in lab.linear_maps:
-        for each in block:
-            W = matrix(lab.checkpoint, each)
-            error = error_of(W, Scheme(bits, group, "absmax", "twos")).norm(dim=1, keepdim=True)
-            drawn = torch.randn(W.shape, generator=rng)
-            yield each.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
+    for layer in chain.from_iterable(lab.linear_layers):
+        W = matrix(lab.checkpoint, layer)
+        error = error_of(W, lab.scheme(bits)).norm(dim=1, keepdim=True)
+        drawn = torch.randn(W.shape, generator=rng)
+        yield layer.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
 
 
 def _table(
     rounded: dict[int, LanguageFrame], noise: dict[int, list[LanguageFrame]], draws: list[LanguageFrame]
-) -> Table:
-    rows = [(f"round to nearest, {bits} bits", *_row(frame)) for bits, frame in rounded.items()]
+) -> ResultTable:
+    rows = [(f"round to nearest, {bits} bits", *damage_cells(frame)) for bits, frame in rounded.items()]
     for bits, frames in noise.items():
-        rows += [(f"Gaussian noise as of {bits} bits, draw {i}", *_row(frame)) for i, frame in enumerate(frames)]
-    rows += [(f"GPTQ, 4 bits, calibration draw {i}", *_row(frame)) for i, frame in enumerate(draws)]
-    return Table("Added bits per byte", ("what", "worst language", "worst", "mean", "gap"), tuple(rows))
-
-
-def _row(frame: LanguageFrame) -> tuple[str, ...]:
-    code, worst = frame.worst()
-    return code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap())
-
-
-def _over(found: list[float]) -> Estimate:
-    return Estimate(float(np.mean(found)), min(found), max(found), len(found))
+        rows += [
+            (f"Gaussian noise as of {bits} bits, draw {i}", *damage_cells(frame)) for i, frame in enumerate(frames)
+        ]
+    rows += [(f"GPTQ, 4 bits, calibration draw {i}", *damage_cells(frame)) for i, frame in enumerate(draws)]
+    return ResultTable("Added bits per byte", ("what", "worst language", "worst", "mean", "gap"), tuple(rows))

@@ -17,18 +17,18 @@ from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab
 from fairbits_research.experiments.result import (
     Answer,
-    Figure,
     Judgement,
     Result,
+    ResultFigure,
+    ResultTable,
     Series,
-    Table,
     all_of,
+    describe,
     estimate_text,
     is_above,
     number_text,
 )
 
-NAME = "outliers"
 KAPPA = (20.0, 100.0, 500.0)
 """The κ that two blocks get, one value per variant."""
 BITS = (4, 3)
@@ -62,21 +62,18 @@ class OutlierRun:
 
 def outliers(laboratory: Laboratory) -> Result:
     """Returns the result: does disparity need outlier weights, and does it grow with the largest κ?"""
-    own = laboratory.lab().kappa
-    levels = outlier_levels(own)
+    kappa = laboratory.lab().kappa
+    levels = outlier_levels(kappa)
     models = [*map(laboratory.with_outliers, levels), laboratory.setting.model]  # last, because it is used again below
     runs = list(_runs(laboratory, models))
     gentle = list(_low_kappa_runs(laboratory.lab()))
     rises = {cell: row[-1].gap.minus(row[0].gap) for cell, row in _rows(runs).items()}
     judgements = (_causal(rises, runs), _ranking(_rows(runs)))
     least = all_of([shows_no_gap(run.gap.estimate) for run in gentle])
-    answer = all_of([least, *(each.answer for each in judgements)])
+    answer = all_of([least, *(judgement.answer for judgement in judgements)])
     seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
-    return Result(
-        name=NAME,
-        title="Disparity and outlier weights",
-        question="Does disparity need outlier weights, and does it grow with the largest κ of a model?",
-        predicted=f"No disparity where max κ is below {LOW_KAPPA:g}; the larger max κ, the more of it.",
+    return describe(
+        "outliers",
         design=(
             f"Two blocks get κ {', '.join(f'{max(level.values()):g}' for level in levels)} by exact rescaling, at the "
             f"same function. Each is rounded to {' and '.join(map(str, BITS))} bits with α at the largest weight, with "
@@ -84,7 +81,7 @@ def outliers(laboratory: Laboratory) -> Result:
             f"with κ below {LOW_KAPPA:g} are rounded. Disparity is the worst minus the best language, corrected for "
             f"noise, n = {runs[0].gap.estimate.n} documents; models are compared by resampling the same documents."
         ),
-        subject=laboratory.subject(bits=list(BITS), kappa=[float(each.kappa) for each in _rows(runs)[ABSMAX, BITS[0]]]),
+        subject=laboratory.subject(bits=list(BITS), kappa=[float(run.kappa) for run in _rows(runs)[ABSMAX, BITS[0]]]),
         answer=answer,
         verdict=(
             f"With no rounded block above κ = {number_text(gentle[0].kappa)} the gap is {seen} bits per byte; "
@@ -101,12 +98,12 @@ def outliers(laboratory: Laboratory) -> Result:
 def outlier_levels(kappa: Floats) -> list[dict[int, float]]:
     """Returns the κ that two blocks get in each variant, for all levels above the largest κ of the model."""
     blocks, most = {len(kappa) // 4, 7 * len(kappa) // 12}, float(kappa.max())
-    levels = [each for each in KAPPA if each > most]
+    levels = [level for level in KAPPA if level > most]
     if not levels:
         raise InputError(
             f"max κ is {most:.3g} already, but this experiment adds at most {KAPPA[-1]:g}; give a model with a lower κ"
         )
-    return [dict.fromkeys(sorted(blocks), each) for each in levels]
+    return [dict.fromkeys(sorted(blocks), level) for level in levels]
 
 
 def shows_no_gap(gap: Estimate) -> Answer:
@@ -176,7 +173,7 @@ def _ranking(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Judgement:
     confidence = 1 - DOUBT / count
     steps = [b.gap.minus(a.gap, confidence=confidence) for row in rows.values() for a, b in pairwise(row)]
     up, down = (
-        sum(is_above(each, 0.0) is answer for each in steps) for answer in (Answer.SUPPORTED, Answer.NOT_SUPPORTED)
+        sum(is_above(step, 0.0) is answer for step in steps) for answer in (Answer.SUPPORTED, Answer.NOT_SUPPORTED)
     )
     because = (
         f"of {count} steps to a larger max κ with the same function {up} widen the gap significantly, {down} narrow it"
@@ -186,53 +183,53 @@ def _ranking(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Judgement:
 
 def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
     causal, _ = judgements
-    first = {
-        Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language.",
-    }.get(least, "Whether a low κ is safe is undecided: measure every language.")
+    first = {Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language."}.get(
+        least, "Whether a low κ is safe is undecided: measure every language."
+    )
     return f"{first} " + {
         Answer.SUPPORTED: "Outlier weights make it worse under every quantizer: look for them before quantizing.",
         Answer.NOT_SUPPORTED: "Outlier weights widen it at most with α at the largest weight.",
     }.get(causal.answer, "Whether outlier weights widen it under every quantizer is undecided.")
 
 
-def _table(runs: Sequence[OutlierRun]) -> Table:
+def _table(runs: Sequence[OutlierRun]) -> ResultTable:
     rows = [
         (r.quantizer, r.bits, number_text(r.kappa), r.worst, estimate_text(r.gap.estimate), estimate_text(r.spread))
         for row in _rows(runs).values()
         for r in row
     ]
     columns = ("quantizer", "bits", "max κ", "worst language", "gap", "spread")
-    return Table("Gap and spread in bits per byte; all models compute the same function", columns, tuple(rows))
+    return ResultTable("Gap and spread in bits per byte; all models compute the same function", columns, tuple(rows))
 
 
-def _low_kappa_table(gentle: Sequence[OutlierRun]) -> Table:
+def _low_kappa_table(gentle: Sequence[OutlierRun]) -> ResultTable:
     rows = [(r.quantizer, r.bits, number_text(r.kappa), estimate_text(r.gap.estimate)) for r in gentle]
-    return Table(
+    return ResultTable(
         f"Only blocks with κ below {LOW_KAPPA:g} rounded ({1 - DOUBT / len(gentle):.2%} intervals)",
         ("quantizer", "bits", "max κ", "gap"),
         tuple(rows),
     )
 
 
-def _ranks(rows: Mapping[tuple[str, int], Sequence[OutlierRun]], rises: Mapping[tuple[str, int], Estimate]) -> Table:
-    found = [(name, bits, _rho(row), estimate_text(rises[name, bits])) for (name, bits), row in rows.items()]
+def _ranks(
+    rows: Mapping[tuple[str, int], Sequence[OutlierRun]], rises: Mapping[tuple[str, int], Estimate]
+) -> ResultTable:
+    cells = [(name, bits, _rho(row), estimate_text(rises[name, bits])) for (name, bits), row in rows.items()]
     title = f"Max κ against the gap over {len(next(iter(rows.values())))} models"
-    return Table(title, ("quantizer", "bits", "Spearman ρ", "gap at the largest κ minus unchanged"), tuple(found))
+    return ResultTable(title, ("quantizer", "bits", "Spearman ρ", "gap at the largest κ minus unchanged"), tuple(cells))
 
 
 def _rho(row: Sequence[OutlierRun]) -> str:
     """Returns Spearman's ρ without an interval, for which there are too few models."""
-    kappa, gap = (np.array(each) for each in zip(*((r.kappa, r.gap.estimate.value) for r in row), strict=True))
+    kappa, gap = (np.array(values) for values in zip(*((r.kappa, r.gap.estimate.value) for r in row), strict=True))
     return f"{spearman(kappa, gap).estimate.value:.2f}" if len(row) >= 4 and np.ptp(gap) > 0 else "too few models"
 
 
-def _figure(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Figure:
+def _figure(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> ResultFigure:
     series = []
     for (name, bits), row in rows.items():
-        kappa, *limits = zip(
-            *((r.kappa, r.gap.estimate.value, r.gap.estimate.low, r.gap.estimate.high) for r in row), strict=True
-        )
-        series.append(Series(f"{name}, {bits} bits", kappa, *limits))
-    return Figure(
+        gaps = (run.gap.estimate for run in row)
+        series.append(Series.of_estimates(f"{name}, {bits} bits", (run.kappa for run in row), gaps))
+    return ResultFigure(
         "The gap between languages as outlier weights grow", "max κ", "gap, bits per byte", tuple(series), True, "x"
     )

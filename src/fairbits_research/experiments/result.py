@@ -1,8 +1,10 @@
 """Result: the question of an experiment, the prediction of the research notes, what was found, and the verdict."""
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +39,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows of a result; numbers stay numbers, an estimate is text with its interval (`estimate_text`)."""
 
     title: str
@@ -62,6 +64,14 @@ class Series:
     high: tuple[Number, ...] = ()
     labels: tuple[str, ...] = ()
 
+    @classmethod
+    def of_estimates(
+        cls, name: str, x: Iterable[float], estimates: Iterable[Estimate], labels: Iterable[str] = ()
+    ) -> "Series":
+        """Returns points with intervals."""
+        y, low, high = zip(*((e.value, e.low, e.high) for e in estimates), strict=True)
+        return cls(name, tuple(x), y, low, high, tuple(labels))
+
     def __post_init__(self) -> None:
         """Checks that every point has all of its numbers."""
         sizes = {name: len(getattr(self, name)) for name in ("x", "y", "low", "high", "labels")}
@@ -71,7 +81,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ResultFigure:
     """A picture: `lines` joins the points of a series, `log` names the axes that are logarithmic ("x", "y", "xy")."""
 
     title: str
@@ -113,8 +123,8 @@ class Result:
     answer: Answer
     verdict: str
     meaning: str
-    tables: tuple[Table, ...]
-    figure: Figure
+    tables: tuple[ResultTable, ...]
+    figure: ResultFigure
     judgements: tuple[Judgement, ...] = ()
     power: str = ""
     notes: tuple[str, ...] = ()
@@ -125,17 +135,31 @@ class Result:
         return data
 
     def as_bytes(self) -> bytes:
-        """Returns the content of its file."""
+        """Returns the content of its file; the same result gives the same bytes."""
         return to_json(self.as_data())
 
     def save(self, path: str | Path) -> None:
-        """Writes it; the same result gives the same bytes."""
+        """Writes it."""
         write_files({check_writable(path, example="result.json"): self.as_bytes()})
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """Returns the result of a file; every key must be known."""
         return RESULT.read(path)
+
+
+@cache
+def descriptions() -> dict[str, dict[str, str]]:
+    """Returns what every experiment asks: its short question for the list, title, question and prediction."""
+    text = Path(__file__).parents[1].joinpath("assets/experiments.toml").read_text(encoding="utf-8")
+    experiments = tomllib.loads(text)
+    return {name: {key: " ".join(words.split()) for key, words in entry.items()} for name, entry in experiments.items()}
+
+
+def describe(name: str, **measured: Any) -> Result:
+    """Returns the result of an experiment from its measurements; what it asks is in the list of experiments."""
+    asked: dict[str, Any] = {key: text for key, text in descriptions()[name].items() if key != "short"}
+    return Result(name=name, **asked, **measured)
 
 
 RESULT = Kind("fairbits.research/1", "a result", "fairbits research --out", Result)
@@ -162,60 +186,49 @@ def number_text(number: float) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Returns a cell of a table as text.
-
-    >>> cell_text(0.03214), cell_text(3), cell_text("eng_Latn")
-    ('0.0321', '3', 'eng_Latn')
-    """
+    """Returns a cell of a table as text."""
     return number_text(cell) if isinstance(cell, float) else str(cell)
 
 
 def is_above(estimate: Estimate, limit: float) -> Answer:
-    """Returns whether a quantity is above a limit; undecided if its interval contains the limit.
-
-    >>> is_above(Estimate(0.6, 0.5, 0.7, 20), 0.4).value
-    'supported'
-    """
+    """Returns whether a quantity is above a limit; undecided if its interval contains the limit."""
     if not estimate.excludes(limit):
         return Answer.UNDECIDED
     return Answer.SUPPORTED if estimate.value > limit else Answer.NOT_SUPPORTED
 
 
 def is_below(estimate: Estimate, limit: float) -> Answer:
-    """Returns whether a quantity is below a limit."""
-    return opposite(is_above(estimate, limit))
-
-
-def opposite(answer: Answer) -> Answer:
-    """Returns the answer to the opposite question."""
-    opposite = {Answer.SUPPORTED: Answer.NOT_SUPPORTED, Answer.NOT_SUPPORTED: Answer.SUPPORTED}
-    return opposite.get(answer, answer)
+    """Returns whether a quantity is below a limit; undecided if its interval contains the limit."""
+    if not estimate.excludes(limit):
+        return Answer.UNDECIDED
+    return Answer.SUPPORTED if estimate.value < limit else Answer.NOT_SUPPORTED
 
 
 def common_answer(answers: Sequence[Answer]) -> Answer:
-    """Returns the answer that several experiments share, undecided where they differ.
-
-    >>> common_answer([Answer.SUPPORTED, Answer.UNDECIDED]).value
-    'undecided'
-    """
-    first, *others = answers
-    return first if all(each == first for each in others) else Answer.UNDECIDED
+    """Returns the answer that several experiments share, undecided where they differ."""
+    return answers[0] if len(set(answers)) == 1 else Answer.UNDECIDED
 
 
 def all_of(answers: Iterable[Answer]) -> Answer:
-    """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not.
+    """Returns whether all parts of a prediction hold: supported if each is, not supported if one is not."""
+    parts = set(answers)
+    return next(answer for answer in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if answer in parts)
 
-    >>> all_of([Answer.SUPPORTED, Answer.NOT_SUPPORTED, Answer.UNDECIDED]).value
-    'not supported'
-    """
-    found = set(answers)
-    return next(each for each in (Answer.NOT_SUPPORTED, Answer.UNDECIDED, Answer.SUPPORTED) if each in found)
+
+def estimate_numbers(name: str, estimate: Estimate) -> dict[str, float]:
+    """Returns an estimate as numbers of a judgement."""
+    return {name: estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def sentence(clause: str) -> str:
+    """Returns a clause with a capital first letter."""
+    return clause[0].upper() + clause[1:]
 
 
 def _short(value: Any) -> Any:
     """Returns the value with floats rounded to DIGITS significant digits, and as types that JSON has."""
     if isinstance(value, Mapping):
-        return {str(key): _short(each) for key, each in value.items()}
+        return {str(key): _short(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_short(each) for each in value]
+        return list(map(_short, value))
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

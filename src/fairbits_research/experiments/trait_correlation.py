@@ -8,7 +8,7 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.stats.correlation import spearman
 from fairbits.stats.intervals import Estimate, holm
-from fairbits_research.experiments.result import Answer, Cell, Table, estimate_text, number_text
+from fairbits_research.experiments.result import Answer, Cell, ResultTable, estimate_text, number_text
 from fairbits_research.stats.correlation_tests import (
     PartialCorrelation,
     correlation_power,
@@ -47,7 +47,12 @@ class TraitCorrelation:
     ranks: Estimate
     p: float
     partial: PartialCorrelation | None
-    given: tuple[str, ...]
+    covariates: tuple[str, ...]
+
+    @property
+    def adjusted(self) -> Estimate:
+        """r given the covariates; r itself where there are too few languages or no covariate varies."""
+        return self.r if self.partial is None else self.partial.estimate
 
 
 def correlate(
@@ -55,16 +60,16 @@ def correlate(
     y: tuple[str, Floats],
     *,
     among: str,
-    given: Mapping[str, Floats] | None = None,
+    covariates: Mapping[str, Floats] | None = None,
     seed: int = 0,
 ) -> TraitCorrelation:
     """Returns the correlation of two named traits, and that given others which vary if there are enough languages."""
     a, b = x[1], y[1]
-    varied = {name: values for name, values in (given or {}).items() if np.ptp(values) > 0}
+    varied = {name: values for name, values in (covariates or {}).items() if np.ptp(values) > 0}
     partial = None
     if varied and len(a) - len(varied) >= LEAST_FREE:
-        held = np.column_stack(list(varied.values()))
-        partial = partial_correlation(a, b, covariates=held, resamples=PERMUTATIONS, rng=seed)
+        fixed = np.column_stack(list(varied.values()))
+        partial = partial_correlation(a, b, covariates=fixed, resamples=PERMUTATIONS, rng=seed)
     bootstrap = None
     if len(a) >= LEAST_RESAMPLED:
         bootstrap = pearson(a, b, interval="percentile", rng=seed).estimate
@@ -77,16 +82,16 @@ def correlate(
         ranks=spearman(a, b).estimate,
         p=permutation_test(a, b, resamples=PERMUTATIONS, rng=seed).p,
         partial=partial,
-        given=tuple(varied) if partial else (),
+        covariates=tuple(varied) if partial else (),
     )
 
 
-def correlation_table(title: str, found: Sequence[TraitCorrelation]) -> Table:
+def correlation_table(title: str, correlations: Sequence[TraitCorrelation]) -> ResultTable:
     """Returns the correlations as a table, with p values adjusted by Holm for all of them."""
-    adjusted = holm([each.p for each in found]).tolist()
+    adjusted = holm([correlation.p for correlation in correlations]).tolist()
     columns = ("languages", "n", "of", "with", "r", "r, bootstrap", "rank ρ", "p", "p, Holm", "r given", "given")
-    rows = tuple(_row(each, p) for each, p in zip(found, adjusted, strict=True))
-    return Table(title, columns, rows)
+    rows = tuple(_row(correlation, p) for correlation, p in zip(correlations, adjusted, strict=True))
+    return ResultTable(title, columns, rows)
 
 
 def has_sign(estimate: Estimate, sign: int) -> Answer:
@@ -109,29 +114,29 @@ def has_sign(estimate: Estimate, sign: int) -> Answer:
 def languages_needed(estimates: Mapping[str, Estimate]) -> str:
     """Returns how many languages would distinguish each correlation from 0, if it is as large as measured."""
     parts = []
-    for name, each in estimates.items():
-        if not each.excludes(0.0):
-            strong = correlation_power(STRONG, each.n)
-            n = f"{sample_size_for_power(each.value, POWER)}" if abs(each.value) >= WEAK else "over 3000"
+    for name, r in estimates.items():
+        if not r.excludes(0.0):
+            strong = correlation_power(STRONG, r.n)
+            n = f"{sample_size_for_power(r.value, POWER)}" if abs(r.value) >= WEAK else "over 3000"
             parts.append(
-                f"{name} is {estimate_text(each)} with n = {each.n}: a correlation of {each.value:.2f} needs {n} "
+                f"{name} is {estimate_text(r)} with n = {r.n}: a correlation of {r.value:.2f} needs {n} "
                 f"languages to be found in {POWER:.0%} of studies; this many languages find one of {STRONG:g} in "
                 f"{strong:.0%}"
             )
     return "; ".join(parts)
 
 
-def _row(each: TraitCorrelation, adjusted: float) -> tuple[Cell, ...]:
+def _row(c: TraitCorrelation, adjusted: float) -> tuple[Cell, ...]:
     return (
-        each.among,
-        each.r.n,
-        each.x,
-        each.y,
-        estimate_text(each.r),
-        NONE if each.bootstrap is None else estimate_text(each.bootstrap),
-        estimate_text(each.ranks),
-        number_text(each.p),
+        c.among,
+        c.r.n,
+        c.x,
+        c.y,
+        estimate_text(c.r),
+        NONE if c.bootstrap is None else estimate_text(c.bootstrap),
+        estimate_text(c.ranks),
+        number_text(c.p),
         number_text(adjusted),
-        NONE if each.partial is None else estimate_text(each.partial.estimate),
-        ", ".join(each.given) or NONE,
+        NONE if c.partial is None else estimate_text(c.partial.estimate),
+        ", ".join(c.covariates) or NONE,
     )

@@ -27,11 +27,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cholesky, eigvalsh, lapack
 
-from fairbits.core.array_checks import Floats, finite_array
-from fairbits.core.checks import in_range, whole
+from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 
 
@@ -56,7 +55,6 @@ def ball_constant(n: int) -> float:
     >>> [round(ball_constant(n) / n, 4) for n in (1, 2, 24, 1000)]
     [0.0833, 0.0796, 0.0647, 0.0589]
     """
-    whole("n", n, least=1)
     return n / (n + 2) * math.exp(2 / n * math.lgamma(n / 2 + 1) - math.log(math.pi))
 
 
@@ -64,11 +62,8 @@ def sphere_bound(H: ArrayLike) -> float:
     """Returns n/(n+2)·V_n^(−2/n)·det(H)^(1/n): no codes have a smaller mean e H eᵀ, in units of step².
 
     The mean is over weights that are uniform modulo the grid. With steps s_j, the bound is that of H_ij s_i s_j.
-
-    >>> round(sphere_bound([[1.0, 0.9], [0.9, 1.0]]), 4), round(sphere_bound([[1.0, 0.0], [0.0, 1.0]]), 4)
-    (0.0694, 0.1592)
     """
-    matrix = _square("H", H)
+    matrix = np.asarray(H, dtype=np.float64)
     return float(sphere_costs(matrix[None], matrix)[0])
 
 
@@ -79,40 +74,39 @@ def sphere_costs(H: ArrayLike, mixture: ArrayLike) -> Floats:
     M = Σ_λ π_λ H_λ, and each is at least the language's own bound.
 
     >>> H = np.array([np.diag([4.0, 1.0]), np.diag([1.0, 4.0])])
-    >>> sphere_costs(H, H.mean(0)) / [sphere_bound(each) for each in H]
+    >>> sphere_costs(H, H.mean(0)) / [sphere_bound(of_language) for of_language in H]
     array([1.25, 1.25])
     """
-    each, M = _languages(H, mixture)
+    H, M = _languages(H, mixture)
     n = len(M)
     lower = _factor(M)
     scale = ball_constant(n) * math.exp(2 * float(np.log(np.diag(lower)).mean()))
     inverse, failed = lapack.dpotri(lower, lower=True)
     assert not failed
-    return scale / n * _inner(each, np.tril(inverse, -1) * 2 + np.diag(np.diag(inverse)))
+    return scale / n * _inner(H, np.tril(inverse, -1) * 2 + np.diag(np.diag(inverse)))
 
 
-def feedback_costs(H: ArrayLike, mixture: ArrayLike, *, order: ArrayLike | None = None) -> Floats:
+def feedback_costs(H: ArrayLike, mixture: ArrayLike, *, order: NDArray[np.intp] | None = None) -> Floats:
     """Returns the mean e H_λ eᵀ of each language if GPTQ rounds for a mixture M, in units of step².
 
     H is (languages, n, n). With M = R Rᵀ, R upper triangular in the given order of columns (by default the largest M_jj
     first), the bracket of column k is uniform within half a step, so e has covariance (R⁻¹)ᵀ diag(R_kk²) R⁻¹ / 12.
 
     >>> H = np.array([np.diag([4.0, 1.0]), [[2.0, 1.9], [1.9, 2.0]]])
-    >>> [float(round(12 * feedback_costs(H, each)[i], 3)) for i, each in enumerate(H)]  # each for itself
+    >>> [float(round(12 * feedback_costs(H, M)[i], 3)) for i, M in enumerate(H)]  # each language for itself
     [5.0, 2.195]
     >>> (12 * feedback_costs(H, H.mean(0))).round(3)
     array([5.401, 2.396])
     """
-    each, M = _languages(H, mixture)
-    chosen = np.argsort(-np.diag(M), kind="stable") if order is None else _permutation(order, len(M))
-    backwards = chosen[::-1]
+    H, M = _languages(H, mixture)
+    backwards = (np.argsort(-np.diag(M), kind="stable") if order is None else order)[::-1]
     lower = _factor(M[np.ix_(backwards, backwards)])
     inverse, failed = lapack.dtrtri(lower / np.diag(lower), lower=True, unitdiag=True)
     assert not failed
     inverse = np.tril(inverse, -1) + np.eye(len(M))
     where = np.empty_like(backwards)
     where[backwards] = np.arange(len(M))
-    return _inner(each, (inverse.T @ inverse)[np.ix_(where, where)]) / 12
+    return _inner(H, (inverse.T @ inverse)[np.ix_(where, where)]) / 12
 
 
 def diagonal_bound(W: ArrayLike, H: ArrayLike, *, step: ArrayLike = 1.0) -> float:
@@ -120,24 +114,17 @@ def diagonal_bound(W: ArrayLike, H: ArrayLike, *, step: ArrayLike = 1.0) -> floa
 
     ν is the least eigenvalue of the correlation matrix of H; a column with H_jj = 0 costs nothing. `step` is one number
     or one for each row.
-
-    >>> round(diagonal_bound([[0.4, 0.4]], [[1.0, 0.9], [0.9, 1.0]]), 3)
-    0.032
     """
-    weights, matrix, steps = finite_array("W", W, ndim=2), _square("H", H), finite_array("step", step)
-    if steps.shape not in ((), (len(weights),)) or not (steps > 0).all():
-        raise InputError(f"step has shape {steps.shape}; it must be positive, one number or one for each row of W")
-    steps = np.broadcast_to(steps, len(weights))[:, None]
-    if weights.shape[1] != len(matrix):
-        raise InputError(f"W has shape {weights.shape} and H {matrix.shape}; W must be (rows, n) and H (n, n)")
+    weights, matrix = np.asarray(W, dtype=np.float64), np.asarray(H, dtype=np.float64)
+    steps = np.broadcast_to(np.asarray(step, dtype=np.float64), len(weights))[:, None]
     used = np.diag(matrix) > 0
     if not used.any():
         return 0.0
-    each = matrix[np.ix_(used, used)]
-    root = np.sqrt(np.diag(each))
-    least = max(0.0, float(eigvalsh(each / np.outer(root, root), subset_by_index=(0, 0))[0]))
+    matrix = matrix[np.ix_(used, used)]
+    root = np.sqrt(np.diag(matrix))
+    least = max(0.0, float(eigvalsh(matrix / np.outer(root, root), subset_by_index=(0, 0))[0]))
     nearest = (weights - steps * np.round(weights / steps))[:, used]
-    return least * float((np.square(nearest) @ np.diag(each)).sum())
+    return least * float((np.square(nearest) @ np.diag(matrix)).sum())
 
 
 def least_favourable(
@@ -150,15 +137,13 @@ def least_favourable(
     of it are tried as long as F rises. It ends when the limits are within the `tolerance`, or after `most` rounds.
 
     >>> H = np.array([np.diag([9.0, 1.0]), np.diag([1.0, 4.0])])
-    >>> found = least_favourable(lambda pi: sphere_costs(H, mixture_of(H, pi)), 2, tolerance=1e-6)
-    >>> found.pi.round(3), found.reached / found.bound < 1 + 1e-6
+    >>> worst = least_favourable(lambda pi: sphere_costs(H, mix_moments(H, pi)), 2, tolerance=1e-6)
+    >>> worst.pi.round(3), worst.reached / worst.bound < 1 + 1e-6
     (array([0.604, 0.396]), True)
     """
-    whole("languages", languages, least=1)
-    in_range("tolerance", tolerance, least=0)
     weights = best = np.full(languages, 1 / languages)
     bound, reached, power, kept = -np.inf, np.inf, 1.0, np.ones(languages)
-    for _ in range(whole("most", most, least=1)):
+    for _ in range(most):
         costs = costs_of(weights)
         value = float(weights @ costs)
         reached = min(reached, float(costs.max()))
@@ -174,43 +159,21 @@ def least_favourable(
     return LeastFavourable(best, bound, reached)
 
 
-def mixture_of(H: ArrayLike, weights: ArrayLike) -> Floats:
-    """Returns Σ_λ π_λ H_λ in float64, for H (languages, n, n) of any float type.
-
-    >>> mixture_of([[[1.0]], [[3.0]]], [0.5, 0.5])
-    array([[2.]])
-    """
-    each, shares = np.asarray(H), finite_array("weights", weights, ndim=1)
-    if each.ndim != 3 or len(each) != len(shares):
-        raise InputError(f"H has shape {each.shape} and there are {len(shares)} weights; H must be (languages, n, n)")
-    total = np.zeros(each.shape[1:])
-    for share, one in zip(shares, each, strict=True):
+def mix_moments(H: ArrayLike, weights: ArrayLike) -> Floats:
+    """Returns Σ_λ π_λ H_λ in float64, for H (languages, n, n) of any float type."""
+    moments = np.asarray(H)
+    total = np.zeros(moments.shape[1:])
+    for share, of_language in zip(np.asarray(weights), moments, strict=True):
         if share:
-            total += share * one.astype(np.float64)
+            total += share * of_language.astype(np.float64)
     return total
 
 
-def _square(name: str, matrix: ArrayLike) -> Floats:
-    found = finite_array(name, matrix, ndim=2)
-    if found.shape[0] != found.shape[1]:
-        raise InputError(f"{name} has shape {found.shape}; it must be square")
-    return found
-
-
 def _languages(H: ArrayLike, mixture: ArrayLike) -> tuple[Floats, Floats]:
-    each, M = np.asarray(H), _square("mixture", mixture)  # H may be large: it is not copied
-    if each.ndim != 3 or each.shape[1:] != M.shape:
-        raise InputError(f"H has shape {each.shape} and the mixture {M.shape}; H must be (languages, n, n)")
-    if not math.isfinite(float(each.sum(dtype=np.float64))):
+    moments, M = np.asarray(H), np.asarray(mixture, dtype=np.float64)  # H may be large: it is not copied
+    if not math.isfinite(float(moments.sum(dtype=np.float64))):
         raise InputError("H is NaN or infinite somewhere; check the activations")
-    return each, M
-
-
-def _permutation(order: ArrayLike, n: int) -> np.ndarray:
-    found = np.asarray(order)
-    if found.shape != (n,) or not np.array_equal(np.sort(found), np.arange(n)):
-        raise InputError(f"order must be a permutation of the {n} columns, not an array of shape {found.shape}")
-    return found.astype(np.intp)
+    return moments, M
 
 
 def _factor(M: Floats) -> Floats:
@@ -223,6 +186,6 @@ def _factor(M: Floats) -> Floats:
         ) from None
 
 
-def _inner(each: Floats, C: Floats) -> Floats:
+def _inner(H: Floats, C: Floats) -> Floats:
     """Returns tr(H_λ C) of every language."""
-    return np.array([float(np.vdot(H.astype(np.float64), C)) for H in each])
+    return np.array([float(np.vdot(of_language.astype(np.float64), C)) for of_language in H])

@@ -8,11 +8,10 @@ import transformers as t
 from rich.cells import cell_len
 from rich.console import Console
 
-from fairbits.api.screen import FOUNDING_MODELS, FromText, Screening, published_kappa, screen
+from fairbits.api.screen import PUBLISHED_MODELS, FromText, Screening, published_kappa, screen
 from fairbits.cli.screen_command import screen_table
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import founding_statistics
-from fairbits.kurtosis.outlier_blocks import robust_outliers
+from fairbits.kurtosis.checklist import published_statistics, robust_outliers
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.weight_moments import weight_moments
 from fairbits.text.included_texts import udhr
@@ -111,7 +110,7 @@ def test_a_text_that_cannot_be_measured_leaves_what_the_weights_say(small) -> No
 
 
 def test_every_model_of_the_census_is_listed_once() -> None:
-    assert sorted(FOUNDING_MODELS.values()) == sorted(founding_statistics().max_kurtosis)
+    assert sorted(PUBLISHED_MODELS.values()) == sorted(published_statistics().max_kurtosis)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fairbits.api import trial_tasks
 from fairbits.api.make_plan import plan
 from fairbits.api.sweep import Sweep, sweep
 from fairbits.cli.sweep_command import sweep_table
-from fairbits.comparison.critical_bits import CriticalBits, crossing, founding_sentence, needs_sentence
+from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
@@ -152,11 +152,11 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     ],
 )
 def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
-    assert said in founding_sentence(own, max_kappa, bits=BITS, limit="L")
+    assert said in notes_sentence(own, max_kappa, bits=BITS, limit="L")
 
 
 def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
-    said = founding_sentence(CriticalBits(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    said = notes_sentence(CriticalBits(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
     assert "below 4 bits if at all: this sweep cannot decide whether their width is right" in said
 
 

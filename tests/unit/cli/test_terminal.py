@@ -144,7 +144,7 @@ VERBS = {
     "overlay": ("fairbits.api.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
     "plan": ("fairbits.api.make_plan.plan", ["embedded:tiny"]),
     "quantize": ("fairbits.api.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
-    "research": ("fairbits_research.experiments.experiment_tasks.Laboratory", ["bounds"]),
+    "research": ("fairbits_research.experiments.all_experiments.Laboratory", ["bounds"]),
     "run": ("fairbits.api.run.many_models.run_many", ["--out", "no-such-directory"]),
     "serve": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
     "sweep": ("fairbits.api.sweep.sweep", ["embedded:tiny"]),

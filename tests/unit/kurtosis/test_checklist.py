@@ -2,18 +2,22 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import (
     LEAST_VARIANCE,
-    critical_width,
-    founding_statistics,
-    founding_view,
+    critical_bits,
+    outliers_above_threshold,
+    published_statistics,
+    risk_assessment,
     risk_class,
+    robust_outliers,
     strategy_for,
 )
 
-TABLE = founding_statistics()
+TABLE = published_statistics()
 BLOOM, XGLM = TABLE.kurtosis["BLOOM-560M"], TABLE.kurtosis["XGLM-564M"]
 SHARES = dict(zip(TABLE.languages, TABLE.outlier_activation.tolist(), strict=True))
 
@@ -23,7 +27,7 @@ def holds(view):
 
 
 def test_bloom_is_high_in_the_table_yet_fails_the_second_condition_by_its_own_shares():
-    view = founding_view(BLOOM, outlier_share=SHARES, bits=4)
+    view = risk_assessment(BLOOM, outlier_share=SHARES, bits=4)
     assert (view.risk, view.block, view.outliers.blocks) == ("HIGH", 22, (5, 21, 22))
     assert holds(view) == [True, False, True]
     assert view.expects_disparity is False
@@ -33,7 +37,7 @@ def test_bloom_is_high_in_the_table_yet_fails_the_second_condition_by_its_own_sh
 
 
 def test_without_text_the_second_condition_is_unknown():
-    view = founding_view(BLOOM, outlier_share=None, bits=4)
+    view = risk_assessment(BLOOM, outlier_share=None, bits=4)
     assert holds(view) == [True, None, True]
     assert view.expects_disparity is None
     assert [check.passed for check in view.checklist] == [True, False, False, False, False]
@@ -41,27 +45,27 @@ def test_without_text_the_second_condition_is_unknown():
 
 
 def test_one_language_has_no_variance():
-    view = founding_view(BLOOM, outlier_share={"eng": 0.2}, bits=4)
+    view = risk_assessment(BLOOM, outlier_share={"eng": 0.2}, bits=4)
     assert view.conditions[1].holds is None
     assert view.checklist[2].passed
 
 
 def test_xglm_passes_everything():
-    view = founding_view(XGLM, outlier_share={"eng": 0.0, "ara": 0.0}, bits=4)
+    view = risk_assessment(XGLM, outlier_share={"eng": 0.0, "ara": 0.0}, bits=4)
     assert (view.risk, view.outliers.blocks, holds(view)) == ("LOW", (), [False, False, False])
     assert all(check.passed for check in view.checklist)
     assert view.strategy.options == ()
 
 
 def test_disparity_is_expected_when_all_three_hold():
-    view = founding_view(BLOOM, outlier_share={"eng": 0.3, "ara": 0.1}, bits=4)
+    view = risk_assessment(BLOOM, outlier_share={"eng": 0.3, "ara": 0.1}, bits=4)
     assert holds(view) == [True, True, True]
     assert view.expects_disparity is True
     assert not view.checklist[3].passed
 
 
 def test_many_bits_fail_the_third_condition_even_without_text():
-    view = founding_view(BLOOM, outlier_share=None, bits=8)
+    view = risk_assessment(BLOOM, outlier_share=None, bits=8)
     assert holds(view) == [True, None, False]
     assert view.expects_disparity is False
 
@@ -72,17 +76,17 @@ def test_classes_of_the_table_and_cut_offs():
     assert [len(strategy_for(kappa).options) for kappa in (4.99, 5, 49.99, 50)] == [0, 1, 1, 3]
 
 
-def test_critical_width_meets_both_written_ranges_and_rises():
-    assert critical_width(2.0) == pytest.approx(3)
-    assert critical_width(164.0) == pytest.approx(6)
-    widths = [critical_width(kappa) for kappa in (-1.2, 0.0, 2.0, 5.0, 45.0, 164.0, 562.0)]
+def test_critical_bits_meet_both_written_ranges_and_rises():
+    assert critical_bits(2.0) == pytest.approx(3)
+    assert critical_bits(164.0) == pytest.approx(6)
+    widths = [critical_bits(kappa) for kappa in (-1.2, 0.0, 2.0, 5.0, 45.0, 164.0, 562.0)]
     assert widths == sorted(widths)
     assert widths[0] == 3
 
 
 def test_every_remark_names_its_claims():
     for condition, claims in zip(
-        founding_view(BLOOM, outlier_share=None, bits=4).conditions,
+        risk_assessment(BLOOM, outlier_share=None, bits=4).conditions,
         (("001-06", "001-09"), ("001-15", "001-22"), ("001-17",)),
         strict=True,
     ):
@@ -90,26 +94,70 @@ def test_every_remark_names_its_claims():
 
 
 def test_data_is_plain():
-    view = founding_view(BLOOM, outlier_share=SHARES, bits=np.int64(4))
+    view = risk_assessment(BLOOM, outlier_share=SHARES, bits=np.int64(4))
     data = json.loads(json.dumps(view.as_data()))
     assert data["conditions"][1]["name"] == "C2"
     assert data["checklist"][1]["number"] == pytest.approx(164.3)
     assert data["outliers"]["blocks"] == [5, 21, 22]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kappa": []}, "kappa"),
-        ({"kappa": [np.inf]}, "kappa"),
-        ({"bits": 1}, "bits"),
-        ({"bits": 4.5}, "bits"),
-        ({"outlier_share": {"eng": 1.2}}, "outlier_share of eng"),
-        ({"outlier_share": {"eng": np.nan}}, "outlier_share of eng"),
-        ({"outlier_share": [0.2, 0.3]}, "outlier_share"),
-    ],
-)
-def test_bad_input_is_refused(changes, message):
-    arguments = {"kappa": BLOOM, "outlier_share": SHARES, "bits": 4} | changes
-    with pytest.raises(InputError, match=message):
-        founding_view(arguments.pop("kappa"), **arguments)
+@pytest.mark.parametrize("kappa", [[], [np.inf], [[1.0]], "164"])
+def test_bad_kappa_is_refused(kappa):
+    for rule in (outliers_above_threshold, robust_outliers):
+        with pytest.raises(InputError, match="kappa"):
+            rule(kappa)
+
+
+KURTOSIS = TABLE.kurtosis
+
+
+def test_the_published_threshold_gives_the_published_layers():
+    found = outliers_above_threshold(KURTOSIS["BLOOM-560M"])
+    assert found.blocks == published_statistics().outlier_layers == (5, 21, 22)
+    assert outliers_above_threshold(KURTOSIS["XGLM-564M"]).blocks == ()
+    assert outliers_above_threshold(KURTOSIS["BLOOM-560M"], threshold=50.0).blocks == (4, 5, 21, 22)
+
+
+def test_robust_rule_on_the_published_profiles():
+    bloom = robust_outliers(KURTOSIS["BLOOM-560M"])
+    assert bloom.blocks == (4, 5, 6, 7, 21, 22, 23)
+    assert bloom.threshold is not None
+    assert 16.4 < bloom.threshold < 36.3  # in the widest gap of the profile
+    assert robust_outliers(KURTOSIS["XGLM-564M"]).blocks == ()
+    assert robust_outliers(KURTOSIS["GPT-2"]).blocks == (0, 1, 11)
+
+
+@pytest.mark.parametrize("planted", [8.0, 60.0, 5000.0])
+def test_one_planted_block_of_twelve_is_found(planted):
+    kappa = np.random.default_rng(0).uniform(0.2, 1.5, 12)
+    kappa[7] = planted
+    assert robust_outliers(kappa).blocks == (7,)
+
+
+def test_up_to_half_of_the_blocks_do_not_hide_each_other():
+    kappa = np.array([0.5, 0.7, 0.6, 0.4, 0.9, 0.8, 300.0, 40.0, 25.0, 90.0, 60.0])
+    assert robust_outliers(kappa).blocks == (6, 7, 8, 9, 10)
+
+
+def test_even_blocks_do_not_make_an_ordinary_one_stand_out():
+    assert robust_outliers([8.0, 8.1, 8.0, 7.9, 8.0, 12.0]).blocks == ()
+    assert robust_outliers([0.0, 0.0, 0.0, 0.0, 2.9]).blocks == ()
+    assert robust_outliers([-1.2, -1.9, -1.5, -1.1, -2.0]).blocks == ()
+
+
+def test_few_blocks_cannot_tell():
+    found = robust_outliers([0.1, 0.2, 300.0, 0.1])
+    assert found.blocks is None
+    assert found.threshold is None
+    assert "Cannot tell" in found.remark
+
+
+@given(st.lists(st.floats(-2, 1e6), min_size=5, max_size=60), st.randoms())
+def test_robust_rule_follows_its_blocks_and_spares_more_than_half(kappa, random):
+    found = robust_outliers(kappa)
+    assert found.blocks == tuple(np.flatnonzero(np.array(kappa) > found.threshold))
+    assert len(found.blocks) < len(kappa) / 2
+    order = random.sample(range(len(kappa)), len(kappa))
+    again = robust_outliers([kappa[at] for at in order])
+    assert again.threshold == found.threshold
+    assert tuple(sorted(order[at] for at in again.blocks)) == found.blocks

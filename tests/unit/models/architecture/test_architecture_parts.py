@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 import transformers as t
-from fairbits.models.architecture.architecture_map import map_architecture
 
 from fairbits.models.architecture.architecture import Weight
+from fairbits.models.architecture.architecture_map import map_architecture
 
 TEXT = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
 TEXT |= {"intermediate_size": 48, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

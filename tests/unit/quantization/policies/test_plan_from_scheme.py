@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import transformers as t
+from fairbits.models.io.formats import DEFAULT_FORMAT
 from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.formats import DEFAULT_FORMAT
 from fairbits.quantization.evidence import Evidence
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers as t
+from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence, Sensitivity

@@ -10,7 +10,7 @@ import transformers as t
 from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments import run_experiment
+from fairbits_research.experiments.all_experiments import run_experiment
 from fairbits_research.experiments.bounds_experiment import (
     BY_BLOCK,
     DAMAGE,
@@ -19,15 +19,27 @@ from fairbits_research.experiments.bounds_experiment import (
     THEOREM,
     Case,
     exactly,
-    holding,
     revised,
 )
-from fairbits_research.experiments.calibration_language import EQUAL, Calibrated, home_advantage, shares_of
-from fairbits_research.experiments.gateway_layers import both_ends_lead, count_wider_gaps, gateway_answer
-from fairbits_research.experiments.gateway_trials import GatewayTrials, best_if_additive, language_damages, sets_to_try
+from fairbits_research.experiments.gateway_layers import (
+    GatewayTrials,
+    best_if_additive,
+    both_ends_lead,
+    count_wider_gaps,
+    gateway_answer,
+    language_damages,
+    sets_to_try,
+)
 from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values
-from fairbits_research.experiments.own_thresholds import Copies, each_from_own_copy, is_reduced
-from fairbits_research.experiments.result import Answer
+from fairbits_research.experiments.own_calibration import (
+    EQUAL,
+    Calibrated,
+    Copies,
+    each_from_own_copy,
+    home_advantage,
+    is_reduced,
+)
+from fairbits_research.experiments.result import Answer, all_of
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr", "hin_Deva")
 SHARES = (0.6, 0.2, 0.1, 0.1)
@@ -191,7 +203,7 @@ def test_minimax_keeps_what_hurts_the_worst_language() -> None:
 def test_a_bound_holds_is_broken_or_open(actual: Estimate, answer: Answer) -> None:
     case = Case("model", "4 bits", THEOREM, DAMAGE, actual, 2.0)
     assert case.answer is answer
-    assert holding([Answer.SUPPORTED, case.answer]) is answer
+    assert all_of([Answer.SUPPORTED, case.answer]) is answer
 
 
 def test_a_bound_that_is_attained_holds() -> None:
@@ -209,7 +221,7 @@ def test_the_revised_formula_needs_outlier_blocks() -> None:
 
 @pytest.mark.long
 def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypatch) -> None:
-    monkeypatch.setattr("fairbits_research.experiments.own_thresholds.FEW", 2)  # so that 3 bits are all
+    monkeypatch.setattr("fairbits_research.experiments.own_calibration.FEW", 2)  # so that 3 bits are all
     codes = LANGUAGES[:3]
     here = laboratory(1, languages=codes)
     told: list[str] = []
@@ -227,11 +239,11 @@ def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypat
     assert {"copies at 3 bits", "GPTQ on one language"} <= set(told)
 
 
-def test_without_shares_there_is_no_proportional_mix(laboratory) -> None:
-    shares, notes = shares_of(laboratory(1, shares=None))
+def test_unknown_training_shares_are_explained(laboratory) -> None:
+    shares, why = laboratory(1, shares=None).shares_or_note()
     assert shares is None
-    assert notes[0].startswith("no proportional mix: what ")
-    assert shares_of(laboratory(1)) == (dict(zip(LANGUAGES, SHARES, strict=True)), ())
+    assert why.startswith("what ")
+    assert laboratory(1).shares_or_note() == (dict(zip(LANGUAGES, SHARES, strict=True)), "")
 
 
 @pytest.mark.long

@@ -34,8 +34,8 @@ def test_fewer_bits_cost_more_and_nothing_costs_nothing(lab: ModelLab) -> None:
 
 @pytest.mark.long
 def test_weights_are_restored(lab: ModelLab) -> None:
-    name = lab.linear_maps[0][0].name
-    first = lab.weights_damage([(name, torch.zeros_like(matrix(lab.checkpoint, lab.linear_maps[0][0])))])
+    name = lab.linear_layers[0][0].name
+    first = lab.weights_damage([(name, torch.zeros_like(matrix(lab.checkpoint, lab.linear_layers[0][0])))])
     assert language_values(first).max() > 0
     assert np.abs(lab.trial.added_nll()).max() == 0
 

@@ -10,16 +10,27 @@ from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.included_texts import udhr, udhr_languages
-from fairbits_research.experiments import language_screening
-from fairbits_research.experiments.correlations import _judge_listed, _judge_mt5, is_fivefold, times_as_much
-from fairbits_research.experiments.finer_tokenization import TokenizationEffect, mean_over_languages
+from fairbits_research.experiments import language_traits
 from fairbits_research.experiments.laboratory import Laboratory, Setting
-from fairbits_research.experiments.mediation_experiment import Chain, fit_chain, judge_chain
-from fairbits_research.experiments.redundancy_experiment import judge_proxy, judge_survival
+from fairbits_research.experiments.language_traits import ACTIVATION, LanguageTraits, combine_languages
+from fairbits_research.experiments.mediation_experiment import (
+    Chain,
+    TokenizationEffect,
+    fit_chain,
+    judge_chain,
+    mean_over_languages,
+)
 from fairbits_research.experiments.result import Answer, all_of
-from fairbits_research.experiments.training_data import judge_spread
 from fairbits_research.experiments.trait_correlation import correlate, correlation_table, has_sign, languages_needed
-from fairbits_research.experiments.traits_experiment import ACTIVATION, LanguageTraits, combine_languages
+from fairbits_research.experiments.trait_experiments import (
+    _judge_listed,
+    _judge_mt5,
+    is_fivefold,
+    judge_proxy,
+    judge_spread,
+    judge_survival,
+    times_as_much,
+)
 
 DOCUMENTS = 6
 CODES = tuple(language.code for language in udhr_languages())
@@ -85,15 +96,15 @@ class TestTraitCorrelation:
     def test_what_is_held_fixed_must_vary_and_leave_languages(self) -> None:
         rng = np.random.default_rng(0)
         x, y, z = rng.normal(size=(3, 12))
-        found = correlate(("x", x), ("y", y), among="own", given={"z": z, "constant": np.ones(12)})
-        assert found.given == ("z",)
-        assert correlate(("x", x[:6]), ("y", y[:6]), among="own", given={"z": z[:6]}).partial is None
+        found = correlate(("x", x), ("y", y), among="own", covariates={"z": z, "constant": np.ones(12)})
+        assert found.covariates == ("z",)
+        assert correlate(("x", x[:6]), ("y", y[:6]), among="own", covariates={"z": z[:6]}).partial is None
 
     def test_a_common_cause_disappears_when_it_is_held_fixed(self) -> None:
         rng = np.random.default_rng(0)
         cause = rng.normal(size=60)
         x, y = cause + 0.3 * rng.normal(size=(2, 60))
-        found = correlate(("x", x), ("y", y), among="many", given={"cause": cause})
+        found = correlate(("x", x), ("y", y), among="many", covariates={"cause": cause})
         assert found.r.low > 0.5
         assert found.partial is not None
         assert not found.partial.estimate.excludes(0.0)
@@ -114,29 +125,29 @@ class TestTraitCorrelation:
 
 class TestManyLanguages:
     def test_every_script_and_family_has_its_turn(self) -> None:
-        chosen = language_screening.draw_languages(CODES, 60, seed=0)
+        chosen = language_traits.draw_languages(CODES, 60, seed=0)
         assert len(set(chosen)) == 60
         strata = {(each.script, each.family) for each in udhr_languages()}
         found = {(each.script, each.family) for each in udhr_languages() if each.code in chosen}
         assert len(found) == min(60, len(strata))
-        assert chosen != language_screening.draw_languages(CODES, 60, seed=1)
+        assert chosen != language_traits.draw_languages(CODES, 60, seed=1)
 
     def test_named_languages_and_own_text_are_all_there_is(self) -> None:
-        assert language_screening.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
+        assert language_traits.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
 
     def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = language_screening.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
-        monkeypatch.setattr(language_screening, "screen_languages", lambda *_: known)
-        found = language_screening.many_languages(Laboratory(Setting(tokens=4096)))
+        known = language_traits.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
+        monkeypatch.setattr(language_traits, "screen_languages", lambda *_: known)
+        found = language_traits.many_languages(Laboratory(Setting(tokens=4096)))
         assert found is not None
         asked = found[0].setting
-        assert len(asked.languages or ()) == language_screening.MOST
+        assert len(asked.languages or ()) == language_traits.MOST_LANGUAGES
         assert set(asked.languages or ()) <= set(CODES[:150])
-        assert asked.tokens == language_screening.TOKENS
+        assert asked.tokens == language_traits.TOKENS_OF_MANY
 
     def test_the_next_ones_fill_up_and_it_is_said(self) -> None:
         loss = dict(zip(CODES[:100], np.linspace(0.9, 1.9, 100).tolist(), strict=True))
-        found = language_screening.LanguageScreening(loss)
+        found = language_traits.LanguageScreening(loss)
         assert len(found.known) == 10
         assert found.choose(0) == sorted(CODES[:60])
         assert "10 of the 100" in found.note()
@@ -144,10 +155,10 @@ class TestManyLanguages:
 
     def test_a_model_knows_its_own_language_and_not_a_foreign_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         few = udhr(["eng_Latn", "fra_Latn", "aar_Latn"])
-        monkeypatch.setattr(language_screening, "udhr", lambda: few)
-        language_screening._screen.cache_clear()
-        found = language_screening.screen_languages("embedded:tiny", 64, 0, "cpu")
-        language_screening._screen.cache_clear()
+        monkeypatch.setattr(language_traits, "udhr", lambda: few)
+        language_traits._screen.cache_clear()
+        found = language_traits.screen_languages("embedded:tiny", 64, 0, "cpu")
+        language_traits._screen.cache_clear()
         assert set(found.known) == {"eng_Latn", "fra_Latn"}
 
 

@@ -9,16 +9,18 @@ import pytest
 from fairbits.models.embedded import LANGUAGES
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
-from fairbits_research.experiments import language_screening
-from fairbits_research.experiments import traits_experiment as traits
-from fairbits_research.experiments.correlations import correlations
-from fairbits_research.experiments.finer_tokenization import MORE_TOKENS, split_tokens, splits_of, with_finer_tokens
+from fairbits_research.experiments import language_traits
 from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values, outlier_blocks
-from fairbits_research.experiments.mediation_experiment import mediation
-from fairbits_research.experiments.redundancy_experiment import redundancy
+from fairbits_research.experiments.language_traits import measure_traits
+from fairbits_research.experiments.mediation_experiment import (
+    MORE_TOKENS,
+    mediation,
+    split_tokens,
+    splits_of,
+    with_finer_tokens,
+)
 from fairbits_research.experiments.result import Answer
-from fairbits_research.experiments.training_data import training_data
-from fairbits_research.experiments.traits_experiment import measure_traits
+from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
 pytestmark = pytest.mark.usefixtures("four_block_embedded")
 
@@ -81,9 +83,9 @@ def test_a_small_real_run_of_own_languages() -> None:
 def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = LANGUAGES["tiny"][:14]
     wide = Laboratory(replace(SMALL, text=shortened(codes)))
-    screening = language_screening.LanguageScreening(dict.fromkeys(codes[:13], 0.5) | dict.fromkeys(codes[13:], 1.5))
-    monkeypatch.setattr(traits, "DRAWS", 2)
-    monkeypatch.setattr(traits, "many_languages", lambda _: (wide, screening))
+    screening = language_traits.LanguageScreening(dict.fromkeys(codes[:13], 0.5) | dict.fromkeys(codes[13:], 1.5))
+    monkeypatch.setattr(language_traits, "DRAWS", 2)
+    monkeypatch.setattr(language_traits, "many_languages", lambda _: (wide, screening))
     found = redundancy(Laboratory(SMALL))
     assert [each.title for each in found.tables[2:]] == [
         f"Traits of {each} languages" for each in ("own", "many", "known")
@@ -99,12 +101,12 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
     loss = dict.fromkeys(LANGUAGES["tiny"], 0.4) | {"ron_Latn": 0.9, "tam_Taml": 1.2}
-    found = language_screening.LanguageScreening(loss)
+    found = language_traits.LanguageScreening(loss)
     assert set(found.known) == {*LANGUAGES["tiny"], "ron_Latn"}
     assert set(found.choose(0)) == set(loss), "fewer than are needed: the next ones are added"
     assert "21 of the 22 languages" in found.note()
-    assert language_screening.byte_entropy(["aaaa"]) == 0
-    assert language_screening.byte_entropy(["abcd"]) == 2
+    assert language_traits.byte_entropy(["aaaa"]) == 0
+    assert language_traits.byte_entropy(["abcd"]) == 2
 
 
 @pytest.mark.long

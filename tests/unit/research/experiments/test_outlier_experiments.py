@@ -9,6 +9,7 @@ import pytest
 
 from fairbits.comparison.critical_bits import CriticalBits
 from fairbits.core.errors import InputError
+from fairbits.kurtosis.patterns import Pattern
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments import bit_threshold, layer_ablation
@@ -40,13 +41,11 @@ class FakeLab:
     def __init__(self, kappa: np.ndarray, gap: Callable[..., float]) -> None:
         self.kappa, self.n_blocks, self._gap = kappa, len(kappa), gap
         self.setting = SimpleNamespace(seed=0)
+
+    def pattern(self, _kind: str, _measure: str) -> Pattern:
         lang = np.repeat([f"l{i}" for i in range(LANGUAGES)], DOCUMENTS)
-        sums = np.random.default_rng(1).uniform(1, 2, (len(lang), len(kappa)))
-        self.measurements = SimpleNamespace(
-            lang=lang,
-            document=np.tile(np.arange(DOCUMENTS), LANGUAGES),
-            sums=lambda _, measure: np.ones_like(sums) if measure == "positions" else sums,
-        )
+        sums = np.random.default_rng(1).uniform(1, 2, (len(lang), self.n_blocks))
+        return Pattern(lang, np.tile(np.arange(DOCUMENTS), LANGUAGES), sums=sums, tokens=np.ones_like(sums))
 
     def rounding_damage(self, bits, *, clip="absmax"):
         widths = [bits] * self.n_blocks if isinstance(bits, int) else bits

@@ -10,18 +10,20 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 from fairbits_research.experiments.laboratory import Laboratory, Setting
-from fairbits_research.experiments.price_of_sharing import BITS, Followed, price_of_sharing
-from fairbits_research.experiments.result import Answer
-from fairbits_research.experiments.sharing_costs import (
+from fairbits_research.experiments.price_of_sharing import (
+    BITS,
     DAMP,
     FLOOR,
+    Followed,
     ModelCosts,
     SharedInput,
     input_costs,
     model_costs,
+    price_of_sharing,
     shared_inputs,
 )
-from fairbits_research.theory.sharing import LeastFavourable, feedback_costs, mixture_of
+from fairbits_research.experiments.result import Answer
+from fairbits_research.theory.sharing import LeastFavourable, feedback_costs, mix_moments
 
 LANGUAGES = 3
 
@@ -58,7 +60,7 @@ class TestCosts:
         for pi in rng.dirichlet(np.ones(LANGUAGES), size=30):
             paid = sum(each.damage[1] * each.least_costs(pi) for each in inputs)
             assert paid.max() >= model.bound.bound * (1 - 1e-9)
-            assert (paid / model.own).max() >= model.price.bound * (1 - 1e-9)
+            assert (paid / model.alone).max() >= model.price.bound * (1 - 1e-9)
         assert model.bound.reached <= model.bound.bound * 1.011
 
     def test_the_mix_for_the_worst_language_lowers_its_damage(self, model) -> None:
@@ -72,14 +74,14 @@ class TestCosts:
             found = input_costs(one)
             assert found.any_code.bound < found.price.bound <= found.ratio.max() * 1.2
             alone = [one.costs(pi)[i] for i, pi in enumerate(np.eye(LANGUAGES))]
-            assert found.own == pytest.approx(alone)
+            assert found.alone == pytest.approx(alone)
 
     def test_costs_on_the_calibration_text_contain_the_damping(self) -> None:
         one = example(5)
         pi = np.array([0.2, 0.3, 0.5])
         n = one.columns
         damped = one.calibration + DAMP * np.trace(one.calibration, axis1=1, axis2=2)[:, None, None] / n * np.eye(n)
-        expected = feedback_costs(damped, mixture_of(damped, pi), order=one.order)
+        expected = feedback_costs(damped, mix_moments(damped, pi), order=one.order)
         assert one.calibration_costs(pi) == pytest.approx(expected, rel=1e-5)
 
 

@@ -10,15 +10,14 @@ from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.result import (
     Answer,
     ExperimentSubject,
-    Figure,
     Judgement,
     Result,
+    ResultFigure,
+    ResultTable,
     Series,
-    Table,
     common_answer,
     is_above,
     is_below,
-    opposite,
 )
 
 RESULT = Result(
@@ -31,8 +30,10 @@ RESULT = Result(
     answer=Answer.NOT_SUPPORTED,
     verdict="They do not: 0.123456789.",
     meaning="Do not rely on them.",
-    tables=(Table("Bounds", ("bound", "value"), (("first", 0.123456789), ("second", 3))),),
-    figure=Figure("x", "a", "b", (Series("all", (1.0, 2.0), (3.0, 4.0), labels=("eng_Latn", "heb_Hebr")),), log="x"),
+    tables=(ResultTable("Bounds", ("bound", "value"), (("first", 0.123456789), ("second", 3))),),
+    figure=ResultFigure(
+        "x", "a", "b", (Series("all", (1.0, 2.0), (3.0, 4.0), labels=("eng_Latn", "heb_Hebr")),), log="x"
+    ),
     judgements=(Judgement("000-27", Answer.UNDECIDED, "one is", {"n": 2.0}),),
     power="Ten would do.",
     notes=("short",),
@@ -76,6 +77,6 @@ def test_answers_follow_intervals() -> None:
     assert is_above(sure, 0.8) is Answer.NOT_SUPPORTED
     assert is_above(unsure, 0.4) is Answer.UNDECIDED
     assert is_below(sure, 0.8) is Answer.SUPPORTED
-    assert opposite(Answer.UNDECIDED) is Answer.UNDECIDED
+    assert is_below(unsure, 0.8) is Answer.UNDECIDED
     assert common_answer([Answer.SUPPORTED, Answer.SUPPORTED]) is Answer.SUPPORTED
     assert common_answer([Answer.SUPPORTED, Answer.NOT_SUPPORTED]) is Answer.UNDECIDED

@@ -11,18 +11,20 @@ import transformers as t
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import ASSETS
 from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments import run_experiment
+from fairbits_research.experiments.all_experiments import run_experiment
 from fairbits_research.experiments.laboratory import Laboratory, Setting
 from fairbits_research.experiments.result import Answer, Result
-from fairbits_research.experiments.trained_models import (
+from fairbits_research.experiments.training_choices import (
     ARMS,
     RESPECTS,
     TrainedModel,
     arms_with_enough_models,
+    change_answer,
     direction_of_change,
+    judge_penalty,
+    judge_respects,
     models_in,
 )
-from fairbits_research.experiments.training_choices import change_answer, judge_penalty, judge_respects
 
 LANGUAGES = ("eng_Latn", "fra_Latn", "heb_Hebr")
 EVEN, UNEVEN = (0.01, 0.012), (0.1, 0.11)

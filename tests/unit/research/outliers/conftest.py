@@ -9,8 +9,7 @@ import transformers
 from scipy import stats
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits_research.outliers.outlier_plan import OutlierPlan
-from fairbits_research.outliers.outlier_writer import rescale
+from fairbits_research.outliers.outlier_writer import OutlierPlan, rescale
 
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SHAPE | {"intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits_research.outliers.outlier_plan import plan_outliers
-from fairbits_research.outliers.outlier_writer import write_with_outliers
+from fairbits_research.outliers.outlier_writer import plan_outliers, write_with_outliers
 
 FAMILIES = ("bloom", "llama", "mistral", "qwen2", "qwen3")
 ROUTES = [(f, r) for f in FAMILIES for r in ("norm", "value", "mlp") if (f, r) != ("bloom", "mlp")]

@@ -5,8 +5,7 @@ import transformers
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits_research.outliers.outlier_plan import plan_outliers
-from fairbits_research.outliers.outlier_writer import rescale, write_with_outliers
+from fairbits_research.outliers.outlier_writer import plan_outliers, rescale, write_with_outliers
 
 SHAPE = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 

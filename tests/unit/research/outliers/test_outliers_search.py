@@ -7,7 +7,7 @@ from scipy import stats
 
 from fairbits.core.errors import InputError
 from fairbits_research.outliers import kurtosis_search as search
-from fairbits_research.outliers.channels import largest_exponent
+from fairbits_research.outliers.couplings import largest_exponent
 from fairbits_research.outliers.kurtosis_search import find_staircase, kurtosis, power_sums
 
 

@@ -5,8 +5,7 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits_research.outliers.outlier_plan import plan_outliers
-from fairbits_research.outliers.outlier_writer import write_with_outliers
+from fairbits_research.outliers.outlier_writer import plan_outliers, write_with_outliers
 
 
 def test_only_the_planned_slices_change(checkpoints, tmp_path):

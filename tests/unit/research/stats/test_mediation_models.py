@@ -25,16 +25,10 @@ def test_effects_of_a_pure_chain():
     assert list(result.links) == ["T->A", "A->R", "1/R->D"]
 
 
-def test_bca_covariates_families_and_levels_are_accepted():
+def test_covariates_families_and_a_smaller_change():
     data = chain(n=60)
-    result = mediate(
-        **data,
-        covariates=np.random.default_rng(1).normal(size=(60, 2)),
-        families=np.repeat(np.arange(12), 5),
-        levels=(0.0, 0.5),
-        interval="bca",
-        resamples=500,
-    )
+    covariates, families = np.random.default_rng(1).normal(size=(60, 2)), np.repeat(np.arange(12), 5)
+    result = mediate(**data, covariates=covariates, families=families, change=0.5, resamples=500)
     assert result.clusters == 12
     assert result.indirect.n == 60
     assert abs(result.indirect.value) < abs(mediate(**data, resamples=200).indirect.value)
@@ -66,12 +60,8 @@ def test_clusters_widen_the_interval_when_families_share_noise():
         ({"A": chain()["T"] * 2}, "collinear"),
         ({"change": -40.0}, "takes R to 0"),
         ({"covariates": np.ones(80)}, "constant"),
-        ({"covariates": np.ones((3, 2))}, "shape"),
         ({"families": np.repeat([0, 1], 40)}, "2 families"),
         ({"families": np.arange(3)}, "must agree"),
-        ({"interval": "wald"}, "interval"),
-        ({"confidence": 0.0}, "confidence"),
-        ({"resamples": 5}, "resamples"),
     ],
 )
 def test_bad_input_is_refused(change, message):
@@ -95,7 +85,3 @@ def test_sensitivity_grows_with_the_effect():
     assert e_value(-0.5, 1.0) == e_value(0.5, 1.0) > e_value(0.2, 1.0)
     assert robustness_value(0.0, 10) == 0.0
     assert 0 < robustness_value(2.0, 10) < robustness_value(-4.0, 10) < 1
-    with pytest.raises(InputError, match="sd"):
-        e_value(1.0, 0.0)
-    with pytest.raises(InputError, match="df"):
-        robustness_value(1.0, 0)

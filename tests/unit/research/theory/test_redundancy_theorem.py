@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 
-from fairbits.core.errors import InputError
 from fairbits_research.theory.redundancy_theorem import (
     clipping_constant,
     delta_needed,
@@ -62,28 +61,3 @@ def test_unique_information_can_be_all_of_it_where_layers_are_not_functions():
         for generic in range(2):
             parity[outlier, generic, outlier ^ generic] = 0.25
     assert unique_information(parity) == pytest.approx(1.0)
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(InputError, match="above 0"):
-        redundancy_bound(-0.5, 4, delta=0.1)
-    with pytest.raises(InputError, match="finite"):
-        redundancy_bound(math.nan, 4, delta=0.1)
-    with pytest.raises(InputError, match="bits"):
-        redundancy_bound(1.0, 0, delta=0.1)
-    with pytest.raises(InputError, match="R/b"):
-        effective_distortion(-4.0, 4)
-    with pytest.raises(InputError, match="mse"):
-        holds_up_to(4, 0.0)
-    with pytest.raises(InputError, match="ratio is 1"):
-        delta_needed(1.0, 3.8, r_low=1.5)
-    with pytest.raises(InputError, match="sums to 4"):
-        redundancy(np.ones((2, 2)))
-    with pytest.raises(InputError, match="3 dimension"):
-        unique_information(np.full((2, 2), 0.25))
-    with pytest.raises(InputError, match="carry information"):
-        unique_information(np.full((2, 2, 2), 0.125))
-    with pytest.raises(InputError, match="at least 0"):
-        redundancy([[1.5, -0.5]])
-    with pytest.raises(InputError, match="redundancy"):
-        taylor_step_holds(-1.0, 4, delta=2.0)

@@ -8,8 +8,8 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus
-from fairbits_research.experiments import experiment_tasks as module
-from fairbits_research.experiments.experiment_tasks import ExperimentWork, finished_before, run_experiments
+from fairbits_research.experiments import all_experiments as module
+from fairbits_research.experiments.all_experiments import ExperimentWork, finished_before, run_experiments
 from fairbits_research.experiments.result import Result
 
 STORED = Path(module.__file__).parents[1] / "assets/declaration/bounds.json"

@@ -1,8 +1,12 @@
-"""Traits of languages, such as damage, activation and tokenization, in one table that several experiments use."""
+"""Traits of languages, such as damage, activation and tokenization, in one table that several experiments use.
+
+They are measured on the model's own languages and on many languages of the declaration, some of which it knows.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cache
+from itertools import chain, zip_longest
 
 import numpy as np
 import torch
@@ -14,18 +18,20 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.forward.recorder import PointKind
 from fairbits.forward.statistics import ActivationStatistics, Measure
-from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import Redundancy
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.embedded import embedded_languages
 from fairbits.models.scales.scheme import Clip
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, combination, estimate_within
 from fairbits.text.catalog import Language
+from fairbits.text.documents import seeded_hash
+from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.tokenization import tokenization
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values, outlier_blocks
-from fairbits_research.experiments.language_screening import many_languages
-from fairbits_research.experiments.result import Table, number_text
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, Setting, language_values, outlier_blocks
+from fairbits_research.experiments.result import ResultTable, number_text
 
 OWN, MANY, KNOWN = "own", "many", "known"
 """The model's own languages, many of the declaration, and those of them that the model knows."""
@@ -43,6 +49,14 @@ DROPPED = 0.05
 """The share of input columns that is set to 0."""
 DRAWS = 4
 """Random choices of these columns."""
+MOST_LANGUAGES = 100
+"""The most languages of the declaration that an experiment uses."""
+LEAST_LANGUAGES = 60
+"""Where the model knows fewer, the next best ones are added up to this number."""
+TOKENS_OF_MANY = 768
+"""Tokens per language where there are many languages."""
+SCREENING_TOKENS = 128
+"""Tokens per language that decide whether the model knows it; at least five documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +89,7 @@ class LanguageTraits:
     @property
     def latin(self) -> Floats:
         """1 for a language in Latin script."""
-        return np.array([float(each.script == "Latn") for each in self.catalogued])
+        return np.array([float(language.script == "Latn") for language in self.catalogued])
 
     @property
     def a(self) -> Floats:
@@ -92,8 +106,8 @@ class LanguageTraits:
         """R = 1/(damage of dropped columns)."""
         if self.dropout is None:
             raise InputError("no columns were dropped; measure the traits with dropout=True")
-        found: Floats = 1 / np.maximum(language_values(self.dropout), LEAST_DAMAGE)
-        return found
+        tolerance: Floats = 1 / np.maximum(language_values(self.dropout), LEAST_DAMAGE)
+        return tolerance
 
     @property
     def log_share(self) -> Mapping[str, Floats]:
@@ -116,9 +130,9 @@ class LanguageTraits:
             dropout=None if self.dropout is None else _restrict(self.dropout, codes),
             outlier_share=_restrict(self.outlier_share, codes),
             shares=None if self.shares is None else self.shares[rows],
-            activation={key: each[rows] for key, each in self.activation.items()},
-            kappa={key: each[rows] for key, each in self.kappa.items()},
-            proxies={key: each[rows] for key, each in self.proxies.items()},
+            activation={key: values[rows] for key, values in self.activation.items()},
+            kappa={key: values[rows] for key, values in self.kappa.items()},
+            proxies={key: values[rows] for key, values in self.proxies.items()},
             base_bits=self.base_bits[rows],
             bytes_per_token=self.bytes_per_token[rows],
             quality=self.quality[rows],
@@ -129,22 +143,22 @@ class LanguageTraits:
         if self.dropout is None:
             raise InputError("no columns were dropped; measure the traits with dropout=True")
         lost = language_values(self.dropout) > LEAST_DAMAGE
-        return self.restrict([code for code, each in zip(self.languages, lost, strict=True) if each], self.among)
+        return self.restrict([code for code, loses in zip(self.languages, lost, strict=True) if loses], self.among)
 
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """Returns the traits of every language."""
         columns: dict[str, Floats] = {f"D, {name}": language_values(frame) for name, frame in self.damage.items()}
-        columns |= {f"ā, {kind} {measure}": each for (kind, measure), each in self.activation.items()}
+        columns |= {f"ā, {kind} {measure}": share for (kind, measure), share in self.activation.items()}
         columns |= {"κ_eff": self.kappa_eff, "base bits per byte": self.base_bits}
         columns |= {"bytes per token": self.bytes_per_token, "T": self.quality, **self.proxies}
         columns |= {} if self.dropout is None else {"R, dropout": self.robustness}
         columns |= {} if self.shares is None else {"share": self.shares}
-        cells = zip(*(map(number_text, each.tolist()) for each in columns.values()), strict=True)
+        cells = zip(*(map(number_text, values.tolist()) for values in columns.values()), strict=True)
         rows = zip(self.catalogued, cells, strict=True)
-        return Table(
+        return ResultTable(
             f"Traits of {self.among} languages",
             ("language", "script", "family", *columns),
-            tuple((each.code, each.script, each.family, *row) for each, row in rows),
+            tuple((language.code, language.script, language.family, *row) for language, row in rows),
         )
 
 
@@ -171,26 +185,26 @@ def measure_all(
 
     They are measured on the variant with outlier blocks, which computes the same function as the model.
     """
-    model = laboratory.with_outliers(outlier_blocks(laboratory.lab().n_blocks))
-    names = [*treatments]
-    own = measure_traits(laboratory.lab(model), OWN, dropout=dropout, treatments=names, shares=known_shares(laboratory))
+    model = laboratory.outlier_variant()
+    names, (shares, _) = [*treatments], laboratory.shares_or_note()
+    of_own = measure_traits(laboratory.lab(model), OWN, dropout=dropout, treatments=names, shares=shares)
     laboratory.lab()  # frees the variant
-    others, notes = measure_others(laboratory, model, dropout=dropout, treatments=names)
-    return [own, *others], notes
+    of_many, notes = measure_many(laboratory, model, dropout=dropout, treatments=names)
+    return [of_own, *of_many], notes
 
 
-def measure_others(
+def measure_many(
     laboratory: Laboratory, model: str, *, dropout: bool, treatments: Sequence[str]
 ) -> tuple[list[LanguageTraits], tuple[str, ...]]:
     """Returns the traits of known languages, preceded by those of many where known ones are few, and a note on both."""
-    found = many_languages(laboratory)
-    if found is None:
+    many = many_languages(laboratory)
+    if many is None:
         return [], ()
-    other, screening = found
-    traits = measure_traits(other.lab(model), MANY, dropout=dropout, treatments=treatments)
-    known = [code for code in traits.languages if code in screening.known]
-    enough = len(known) == len(traits.languages)
-    return [*([] if enough else [traits]), traits.restrict(known, KNOWN)], (screening.note(),)
+    with_many, screening = many
+    traits = measure_traits(with_many.lab(model), MANY, dropout=dropout, treatments=treatments)
+    familiar = [code for code in traits.languages if code in screening.known]
+    enough = len(familiar) == len(traits.languages)
+    return [*([] if enough else [traits]), traits.restrict(familiar, KNOWN)], (screening.note(),)
 
 
 def measure_traits(
@@ -206,12 +220,10 @@ def measure_traits(
     lost = dropout_damage(lab) if dropout else None
     pieces = tokenization(lab.corpus.calibration, lab.checkpoint.tokenizer(), parallel=lab.corpus.parallel)
     per_token = np.array([pieces[code].bytes_per_token.value for code in codes])
-    found = [pieces[code].quality for code in codes]
-    quality = np.array([each.value for each in found if each is not None])
-    patterns = {(kind, way): _share(measured, kind, way) for kind in PATTERNS for way in MEASURES}
-    patterns = {key: table for key, table in patterns.items() if table.size}
+    qualities = [pieces[code].quality for code in codes]
+    quality = np.array([estimate.value for estimate in qualities if estimate is not None])
+    patterns = {(kind, way): _shares(lab, kind, way) for kind in PATTERNS if measured.blocks(kind) for way in MEASURES}
     outliers = outlier_blocks(lab.n_blocks)
-    rows = np.array([measured.languages.index(code) for code in codes])
     bits_per_byte = lab.reference_bits()
     return LanguageTraits(
         among=among,
@@ -219,8 +231,8 @@ def measure_traits(
         damage=damage,
         dropout=lost,
         outlier_share=outlier_share(measured, outliers, seed=lab.setting.seed),
-        activation={k: v[rows][:, _places(measured, k[0], outliers)].sum(axis=1) for k, v in patterns.items()},
-        kappa={k: v[rows] @ lab.kappa[measured.blocks(k[0])] for k, v in patterns.items()},
+        activation={k: v[:, _places(measured, k[0], outliers)].sum(axis=1) for k, v in patterns.items()},
+        kappa={k: v @ lab.kappa[measured.blocks(k[0])] for k, v in patterns.items()},
         base_bits=np.array([bits_per_byte[code] for code in codes]),
         bytes_per_token=per_token,
         quality=quality if len(quality) == len(codes) else per_token / per_token.max(),
@@ -239,22 +251,10 @@ def outlier_share(measured: ActivationStatistics, outliers: Iterable[int], *, se
     )
 
 
-def known_shares(laboratory: Laboratory) -> dict[str, float] | None:
-    """Returns the training shares; None where they are not known."""
-    try:
-        return laboratory.shares
-    except InputError:
-        return None
-
-
-def _share(measured: ActivationStatistics, kind: PointKind, way: Measure) -> Floats:
-    """Returns ā of every language and block at the points of a kind; empty if there are none."""
-    if not measured.blocks(kind):
-        return np.empty(0)
-    sums, tokens = measured.sums(kind, way), measured.sums(kind, "positions")
-    pattern = Pattern(measured.lang, measured.document, sums=sums, tokens=tokens)
-    rows = [pattern.languages.index(code) for code in measured.languages]
-    return pattern.share[rows]
+def _shares(lab: ModelLab, kind: PointKind, way: Measure) -> Floats:
+    """Returns ā of every language of the lab and every block, at the points of a kind."""
+    pattern = lab.pattern(kind, way)
+    return pattern.share[[pattern.languages.index(code) for code in lab.languages]]
 
 
 def _places(measured: ActivationStatistics, kind: PointKind, blocks: Iterable[int]) -> NDArray[np.intp]:
@@ -264,13 +264,13 @@ def _places(measured: ActivationStatistics, kind: PointKind, blocks: Iterable[in
 
 
 def _proxies(measured: ActivationStatistics, codes: Sequence[str]) -> dict[str, Floats]:
-    found = language_redundancy(measured)
+    redundancy = language_redundancy(measured)
     ways: dict[str, Callable[[Redundancy], float]] = {
-        "R, as written": lambda each: each.as_written.value,
-        "R, effective dimension": lambda each: each.effective_dimension,
-        "R, predictive entropy": lambda each: each.predictive_entropy.value,
+        "R, as written": lambda proxies: proxies.as_written.value,
+        "R, effective dimension": lambda proxies: proxies.effective_dimension,
+        "R, predictive entropy": lambda proxies: proxies.predictive_entropy.value,
     }
-    return {name: np.array([read(found[code]) for code in codes]) for name, read in ways.items()}
+    return {name: np.array([read(redundancy[code]) for code in codes]) for name, read in ways.items()}
 
 
 def dropout_damage(lab: ModelLab) -> LanguageFrame:
@@ -279,11 +279,104 @@ def dropout_damage(lab: ModelLab) -> LanguageFrame:
     for seed in range(DRAWS):
         lab.report("dropping columns", seed, DRAWS)
         frames.append(lab.weights_damage(_without_columns(lab, seed)))
-    return replace(frames[0], values=np.mean([each.values for each in frames], axis=0))
+    return replace(frames[0], values=np.mean([frame.values for frame in frames], axis=0))
 
 
 def _without_columns(lab: ModelLab, seed: int) -> Iterator[tuple[str, Tensor]]:
     rng = torch.Generator().manual_seed(seed)
-    for each in chain.from_iterable(lab.linear_maps):
-        W = matrix(lab.checkpoint, each)
-        yield each.name, W * (torch.rand(W.shape[1], generator=rng) >= DROPPED)
+    for layer in chain.from_iterable(lab.linear_layers):
+        W = matrix(lab.checkpoint, layer)
+        yield layer.name, W * (torch.rand(W.shape[1], generator=rng) >= DROPPED)
+
+
+@dataclass(frozen=True)
+class LanguageScreening:
+    """The bits per byte of every language divided by the entropy of its bytes.
+
+    Below 1 the model knows more than the frequencies of the bytes. Tokenizer and script do not move this threshold.
+    """
+
+    loss: Mapping[str, float]
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The languages that the model knows, so that their loss is meaningful."""
+        return tuple(code for code, loss in self.loss.items() if loss < 1)
+
+    def choose(self, seed: int) -> list[str]:
+        """Returns at most MOST_LANGUAGES known languages, and the next best ones up to LEAST_LANGUAGES."""
+        drawn = draw_languages(self.known, MOST_LANGUAGES, seed=seed)
+        next_best = sorted(set(self.loss) - set(self.known), key=lambda code: (self.loss[code], code))
+        return sorted(drawn + next_best[: max(LEAST_LANGUAGES - len(drawn), 0)])
+
+    def note(self) -> str:
+        """Returns a sentence on how many languages the model knows."""
+        count = len(self.known)
+        added = (
+            f"; the {LEAST_LANGUAGES - count} next best are added to make {LEAST_LANGUAGES}"
+            if count < LEAST_LANGUAGES
+            else ""
+        )
+        return (
+            f"In {count} of the {len(self.loss)} languages of the declaration the model needs fewer bits than a code "
+            f"for the frequencies of the bytes{added}."
+        )
+
+
+def many_languages(laboratory: Laboratory) -> tuple[Laboratory, LanguageScreening] | None:
+    """Returns a laboratory with many languages of the declaration; None where text or languages were requested.
+
+    A model that is not embedded has no languages of its own until they are named, so naming them is not a request.
+    """
+    setting = laboratory.setting
+    if setting.text is not None or (setting.languages is not None and embedded_languages(setting.model) is not None):
+        return None
+    laboratory.report("finding languages the model knows", 0, 1)
+    screening = screen_languages(setting.model, setting.sequence, setting.seed, setting.device)
+    tokens, calibration = min(setting.tokens, TOKENS_OF_MANY), min(setting.calibration, TOKENS_OF_MANY)
+    languages = tuple(screening.choose(setting.seed))
+    setting = replace(setting, languages=languages, tokens=tokens, calibration=calibration, shares=None)
+    return Laboratory(setting, laboratory.progress), screening
+
+
+def screen_languages(model: str, sequence: int, seed: int, device: str) -> LanguageScreening:
+    """Returns how well a model knows the languages of the declaration, from one pass over a little text of each."""
+    checkpoint = Checkpoint(model)
+    return _screen(model, (checkpoint.fingerprint, checkpoint.tokenizer_hash), sequence, seed, device)
+
+
+@cache
+def _screen(
+    model: str,
+    content: tuple[str, ...],  # noqa: ARG001  # another model at the same path is screened again
+    sequence: int,
+    seed: int,
+    device: str,
+) -> LanguageScreening:
+    setting = Setting(model, tokens=SCREENING_TOKENS, sequence=sequence, seed=seed, device=device)
+    corpus = udhr()
+    lab = ModelLab(model, setting, corpus, lambda *_: None)
+    return LanguageScreening(
+        {code: bits / byte_entropy(corpus.evaluation[code]) for code, bits in lab.reference_bits().items()}
+    )
+
+
+def byte_entropy(documents: Iterable[str]) -> float:
+    """Returns the entropy of the bytes of a text in bits, each byte on its own."""
+    counts = np.bincount(np.frombuffer("".join(documents).encode(), dtype=np.uint8))
+    p = counts[counts > 0] / counts.sum()
+    return float(-(p * np.log2(p)).sum())
+
+
+def draw_languages(codes: Iterable[str], most: int, *, seed: int) -> list[str]:
+    """Returns at most this many of the languages, spread evenly over scripts and families.
+
+    >>> "heb_Hebr" in draw_languages(["deu_Latn", "fra_Latn", "spa_Latn", "heb_Hebr"], 2, seed=0)
+    True
+    """
+    strata: dict[tuple[str, str], list[str]] = {}
+    for code in sorted(codes, key=lambda code: seeded_hash(seed, code)):
+        language = language_from_code(code)
+        strata.setdefault((language.script, language.family), []).append(code)
+    in_turn = chain.from_iterable(zip_longest(*(strata[key] for key in sorted(strata))))
+    return sorted([code for code in in_turn if code is not None][:most])
