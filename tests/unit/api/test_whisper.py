@@ -70,8 +70,8 @@ def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Pat
         assert part.ids[len(prompt) :] == transcript[:-1]
         assert tokenizer.decode(transcript) in corpus.calibration[code]
         assert sum(part.text) == len(transcript) - 1
-        rate, samples = wavfile.read(sound.clip.path)
-        assert sound.heard == -(-len(samples) * 50 // (10 * rate))
+        rate, samples = wavfile.read(sound.features.args[0].path)
+        assert sound.sounding == -(-len(samples) * 50 // (10 * rate))
         assert window.length == 50
     assert any("no token for quy_Latn" in note for note in text.notes)
     assert text.size_bytes[0] == len(tokenizer.decode([x for x in text.windows[0].main.labels if x >= 0]).encode())
@@ -103,7 +103,7 @@ def test_losses_are_those_of_transformers(whisper: Path, text: TokenizedText) ->
     extractor = AutoFeatureExtractor.from_pretrained(whisper)
     nll, predicted = document_losses(model, text)
     for window in text.windows:
-        rate, samples = wavfile.read(window.sound.clip.path)
+        rate, samples = wavfile.read(window.sound.features.args[0].path)
         heard = extractor(samples / 32768, sampling_rate=rate, return_tensors="pt").input_features
         torch.testing.assert_close(window.sound.features(), heard[0], rtol=0, atol=1e-5)
         own = [label for label in window.main.labels if label >= 0]
@@ -122,7 +122,7 @@ def test_silence_after_a_clip_is_seen_but_is_no_text(text: TokenizedText) -> Non
     batch = next(batches(text, positions=200))
     assert batch.inputs["input_features"].shape == (4, 8, 100)
     assert batch.encoder.real.all()
-    heard = torch.tensor([text.windows[i].sound.heard for i in range(4)])
+    heard = torch.tensor([text.windows[i].sound.sounding for i in range(4)])
     assert batch.encoder.text.sum(1).tolist() == heard.tolist()
     assert batch.positions("decoder") is batch.main
 
@@ -138,7 +138,7 @@ def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: P
     words = tokenize_corpus(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=TOKENS))
     heard = np.zeros(len(words.lang))
     for window in words.windows:
-        heard[window.document] += window.sound.heard
+        heard[window.document] += window.sound.sounding
     np.testing.assert_array_equal(found.measured.positions[:, column], heard)
     assert (found.damage["kronecker"].by_linear > 0).all()
     found.save(tmp_path / "audit.json")
