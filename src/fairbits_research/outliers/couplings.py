@@ -22,6 +22,7 @@ import torch
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits_research.outliers.kurtosis_search import LARGEST_EXPONENT, MOST_CHANNELS
 
