@@ -29,7 +29,7 @@ from fairbits.forward.recorder import probed_linears
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import Text
 from fairbits.models.embedded import embedded_languages
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.weight_moments import weight_moments
 from fairbits.stats.correlation import spearman
 from fairbits.text.included_texts import udhr
@@ -93,7 +93,7 @@ class Measured:
         kept = {weight.module: self.modules[weight.module].weight.data.clone() for weight in linears}
         for weight in linears:
             W = self.modules[weight.module].weight.data
-            W.add_(error_of(W.T, scheme).T if weight.transposed else error_of(W, scheme))
+            W.add_(rounding_error(W.T, scheme).T if weight.transposed else rounding_error(W, scheme))
         try:
             yield
         finally:

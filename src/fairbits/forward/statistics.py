@@ -16,7 +16,7 @@ from fairbits.forward.recorder import Point, PointKind
 from fairbits.forward.windows import Task
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
 
 Codes = NDArray[np.intp]
@@ -86,7 +86,7 @@ def weight_errors(
     with ReadAhead(checkpoint, device, [[name] for name in linears]) as reader:
         for name in linears:
             W = reader.read(name).float()
-            yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
+            yield name, rounding_error(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
 
 
 def column_errors(

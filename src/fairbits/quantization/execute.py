@@ -25,7 +25,7 @@ from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import Text
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.stored_weights import scale_dtype
-from fairbits.models.scales.groups import Codes, grid_of
+from fairbits.models.scales.groups import Codes, scheme_grid
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq.block_rounding import Finished, RoundedBlock, layer_result, matrix
 from fairbits.quantization.gptq.engine import ONE_PROCESS, check_plan, round_model
@@ -146,7 +146,7 @@ class _ModelLearner:
         """Returns the state after learning the layers of all blocks; experts and other layers keep their codes."""
         weights = self.checkpoint.architecture.weights
         inside = {
-            name: (codes, grid_of(self.plan.schemes[name]))
+            name: (codes, scheme_grid(self.plan.schemes[name]))
             for name, codes in rounded.items()
             if weights[name].block is not None and weights[name].expert is None
         }

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme, within_rows
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.correlation import spearman
@@ -95,7 +95,7 @@ def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor
     for block in lab.linear_maps:
         for each in block:
             W = matrix(lab.checkpoint, each)
-            error = error_of(W, Scheme(bits, group, "absmax", "twos")).norm(dim=1, keepdim=True)
+            error = rounding_error(W, Scheme(bits, group, "absmax", "twos")).norm(dim=1, keepdim=True)
             drawn = torch.randn(W.shape, generator=rng)
             yield each.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
 

@@ -24,7 +24,7 @@ from fairbits.core.units import MIB
 from fairbits.evaluation.divergence import compare_logits
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import compute_dtype, is_gpu
-from fairbits.models.scales.groups import choose_scales, grid_of
+from fairbits.models.scales.groups import choose_scales, scheme_grid
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.columns import factorize, gptq
 
@@ -126,7 +126,7 @@ class _Clock:
 
         def seconds(count: int) -> float:
             W, scales = self._normal(count, GPTQ_COLUMNS), torch.full((count, 1), 0.5, device=self.device)
-            return 1 / self.rate(1, lambda: gptq(W, H, scales, grid=grid_of(MEASURED), factor=factor))
+            return 1 / self.rate(1, lambda: gptq(W, H, scales, grid=scheme_grid(MEASURED), factor=factor))
 
         few = seconds(8)
         many = max(seconds(rows) - few, 1e-9)

@@ -29,7 +29,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.io.stored_weights import scale_dtype
-from fairbits.models.scales.groups import grid_of
+from fairbits.models.scales.groups import scheme_grid
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import BlockRounding, Counter, Finished, RoundedBlock
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
@@ -181,7 +181,7 @@ def _calibrate_block(
     del inputs  # its matrices may be larger than the block
     if job.refine is not None:
         changes.clear()
-        layers = {name: (each, grid_of(schemes[name])) for name, each in done.layers.items()}
+        layers = {name: (each, scheme_grid(schemes[name])) for name, each in done.layers.items()}
         paused, tick = walk.paused(), job.ticks.add
         codes = refine_block(job.refine, block, layers, model=model, batches=paused, targets=targets, tick=tick)
         done, changes = job.replace_codes(done, codes, reader)

@@ -12,7 +12,7 @@ from fairbits.forward.collect import collect_statistics, document_losses
 from fairbits.forward.windows import Text
 from fairbits.models.architecture.records import Weight
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Group, Scheme, within_rows
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import Sensitivity, is_rounded
@@ -140,7 +140,7 @@ class LossTrial:
         """Replaces the weights of linear layers by rounded ones."""
         for weight in weights:
             W = matrix(self.swapped.checkpoint, weight)
-            self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})
+            self.swapped.replace({weight.name: rounding_error(W, scheme).add_(W)})
 
     def added_nll(self) -> Floats:
         """Returns the loss that the replaced weights add to every document, in nats."""
