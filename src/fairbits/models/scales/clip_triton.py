@@ -19,11 +19,11 @@ in float64. If the two ever differed, the group would be marked as undone.
 
 **Margins.** r = t·x − k is one fused operation, and f(1/t) = Σhr²/t². So F has a relative error of a few u = 2⁻²⁴ per
 term, and sums of positive terms keep it. The same holds for C. `float32_margin` bounds both; F is taken too low by it,
-C too high. The width of an interval is taken too large by 4u, since float32 holds 1/t to within u. The error of R is at most
-margin·√(CF), which makes the vertex F − R²/C wrong by less than 4·margin·F. `least` is what the smallest numbers of
-float32 may amount to. What float32 excludes is therefore excluded. An interval down to the spacing of float32 is done
-as well: a piece between its ends is narrower than 4u, so its vertex is at most C(2u/t)² ≤ 16u²A below f at the nearer
-end, 6e-14 of A = Σhx².
+C too high. The width of an interval is taken too large by 4u, since float32 holds 1/t to within u. The error of R is at
+most margin·√(CF), which makes the vertex F − R²/C wrong by less than 4·margin·F. `least` is what the smallest numbers
+of float32 may amount to. What float32 excludes is therefore excluded. An interval down to the spacing of float32 is
+done as well: a piece between its ends is narrower than 4u, so its vertex is at most C(2u/t)² ≤ 16u²A below f at the
+nearer end, 6e-14 of A = Σhx².
 
 **Values, in float64.** Every piece whose vertex might lie below the best value is evaluated again, with the weights
 spread over the lanes and sums in float64. Step and error come from float64 alone.
