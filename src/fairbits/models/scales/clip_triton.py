@@ -28,11 +28,8 @@ nearer end, 6e-14 of A = Σhx².
 **Values, in float64.** Every piece whose vertex might lie below the best value is evaluated again, with the weights
 spread over the lanes and sums in float64. Step and error come from float64 alone.
 
-**Operations.** A wave takes 15 instructions per step and weight: two loads, one to widen bfloat16, 12 of float32.
-Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (2.2 at 3, 5.7 at 6, 17 at 8 bits),
-that is 44 evaluations or 660 instructions per weight, and 2 to 3 evaluations in float64. In machine code a group takes
-about 5,000 instructions of its warp: 2,800 in the waves, 1,000 between them, 700 in float64, 500 to find the range and
-to end. 62.5 M groups (8 B weights) are 0.34 s at one instruction per cycle of 528 schedulers at 1.75 GHz.
+**Cost.** Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (17 at 8 bits), about 5,000
+instructions of a warp: 62.5 M groups (8 B weights) take 0.34 s on 528 schedulers at 1.75 GHz.
 
 Groups that float32 cannot hold (largest weight outside 2⁻³⁰ … 2³⁰, optimum below 2⁻²⁰ of it, more than `MOST_WAVES`
 waves) are marked as undone, and the caller searches them on the CPU in float64.
@@ -169,7 +166,7 @@ def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED:
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _try_pieces(  # type: ignore[no-untyped-def]
-    w, h, t, f, r, c, n, best, step, known, sound, least,
+    w, h, t, f, r, c, n, best, step, best_n, sound, least,
     MARGIN: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):  # fmt: skip
@@ -178,7 +175,7 @@ def _try_pieces(  # type: ignore[no-untyped-def]
     And whether both precisions have always seen the same codes.
     """
     vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - (4.0 * MARGIN + 1e-6) * f
-    vertex = tl.where(n == known, float("inf"), vertex)
+    vertex = tl.where(n == best_n, float("inf"), vertex)
     lowest = tl.min(vertex)
     while lowest.to(tl.float64) < best + least:
         inverse = tl.max(tl.where(vertex == lowest, t, 0.0))
@@ -191,10 +188,10 @@ def _try_pieces(  # type: ignore[no-untyped-def]
         better = (c1 > 0.0) & (f1 - r1 * move < best)
         best = tl.where(better, f1 - r1 * move, best)
         step = tl.where(better, at + move, step)
-        known = tl.where(better, count, known)
+        best_n = tl.where(better, count, best_n)
         vertex = tl.where(n == count, float("inf"), vertex)
         lowest = tl.min(vertex)
-    return best, step, known, sound
+    return best, step, best_n, sound
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -262,7 +259,7 @@ def _search(  # type: ignore[no-untyped-def]
     here, end = low * 0.999999, tl.minimum(high, reach) * 1.000001
     lane = tl.arange(0, STEPS)
     following = tl.minimum(lane + 1, STEPS - 1)
-    known, shrink, waves, sound = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0, here == here
+    best_n, shrink, waves, sound = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0, here == here
     while usable & (here < end) & (waves < MOST):
         ratio = tl.maximum(best.to(tl.float32), 0.0) / energy
         width = tl.minimum(tl.maximum(2.0 * tl.sqrt(ratio), 0.002), 0.2) * shrink
@@ -273,8 +270,8 @@ def _search(  # type: ignore[no-untyped-def]
         fa, ra, ca, na = _wave(w, h32, t, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
         b, fb, nb = tl.gather(a, following, 0), tl.gather(fa, following, 0), tl.gather(na, following, 0)
         last = tl.max(a)
-        best, step, known, sound = _try_pieces(
-            w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+        best, step, best_n, sound = _try_pieces(
+            w, h, t, fa, ra, ca, na, best, step, best_n, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
         )
         alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
         count = tl.sum(alive.to(tl.int32))
@@ -295,8 +292,8 @@ def _search(  # type: ignore[no-untyped-def]
             fb = tl.where(ends, f_upper, tl.gather(fa, following, 0))
             nb = tl.where(ends, n_upper, tl.gather(na, following, 0))
             nb = tl.where(slot < count, nb, na)  # steps without an interval
-            best, step, known, sound = _try_pieces(
-                w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+            best, step, best_n, sound = _try_pieces(
+                w, h, t, fa, ra, ca, na, best, step, best_n, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
             )
             alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
             count = tl.sum(alive.to(tl.int32))
