@@ -22,7 +22,7 @@ from fairbits.api.make_plan import plan as make_plan
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.device import is_gpu, resolve_device
-from fairbits.models.scales.groups import grid_of
+from fairbits.models.scales.groups import scheme_grid
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.learned.holdout import HoldoutSplit
@@ -77,7 +77,7 @@ def model_stage(options: argparse.Namespace, checkpoint: Checkpoint, place: Path
         name: codes for block in round_model(checkpoint, plan, device=device) for name, codes in block.layers.items()
     }
     watch.line("rounding to nearest")
-    start = {name: (codes, grid_of(plan.schemes[name])) for name, codes in layers.items()}
+    start = {name: (codes, scheme_grid(plan.schemes[name])) for name, codes in layers.items()}
     watch.restart()
     with ReferenceModel.on_text(checkpoint, text, device=device) as reference:
         passed = watch.line(f"reference model, {sum(window.length for window in text.windows):,} positions")

@@ -248,7 +248,7 @@ def finished_run(reading_model, tmp_path_factory: pytest.TempPathFactory) -> Pat
     out, model = tmp_path_factory.mktemp("run"), reading_model("llama")
     text = {"languages": ["eng_Latn", "heb_Hebr", "jpn_Jpan", "swh_Latn"], "sequence": 64}
     width = {"bits": 3, "group": "channel"}
-    audit(model, **text, tokens=64, scheme=Scheme(bits=3, group=None)).save(out / "audit.json")
+    audit(model, **text, tokens=64, scheme=Scheme(bits=3, group="channel")).save(out / "audit.json")
     (out / "baselines").mkdir()
     methods = {
         out / "scores.json": {"policy": "gptq", **text, "tokens": 64},

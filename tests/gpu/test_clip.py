@@ -85,7 +85,7 @@ def test_sizes_of_groups(group):
     assert compare(weights(64, columns, dtype), group, Grid(4, "twos"), importance_of(columns))[2] == 0
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(2, "twos"), (8, "symmetric"), (2, "midrise"), (8, "midrise")])
+@pytest.mark.parametrize(("bits", "kind"), [(2, "twos"), (8, "symmetric")])
 def test_adversarial_groups(bits, kind):
     W = torch.from_numpy(np.stack(list(adversarial(128).values())))
     for h in (None, *importances(128).values()):
@@ -105,7 +105,7 @@ def test_worst_of_languages(objective):
     grid = Grid(4, "twos")
     found = minimax_groups(W.cuda().reshape(64, 8, 128), grid, importance=H, objective=objective).cpu().numpy()
     expected = minimax_blocks(W.float().numpy(), grid, group=128, importance=H, objective=objective)
-    assert np.isclose(found, expected.step, rtol=1e-9).mean() > 0.998
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("scheme", [

@@ -7,6 +7,8 @@ import pytest
 from scipy import integrate, stats
 
 from fairbits.models.moments import Moments, kappa_mixture, mixture_moments
+from fairbits.models.scales.grid import Grid
+from fairbits_research.theory.clip_distribution import clip_distribution
 from fairbits_research.theory.distributions import (
     Gaussian,
     GaussianScaleMixture,
@@ -77,14 +79,13 @@ def test_mixture_moments_equal_those_of_the_pooled_sample() -> None:
     rng = np.random.default_rng(1)
     samples = [rng.gamma(2.0, 1.0, 3000), rng.normal(-1.0, 3.0, 5000), rng.exponential(0.5, 700) + 4]
     pooled = sample_moments(np.concatenate(samples))
-    merged = sample_moments(samples[0]) + sample_moments(samples[1]) + sample_moments(samples[2])
     weights = [sample.size for sample in samples]
     parts = [sample_moments(sample) for sample in samples]
-    for found in (merged, mixture_moments(parts, weights)):
-        assert found.mean == pytest.approx(pooled.mean)
-        assert found.variance == pytest.approx(pooled.variance)
-        assert found.skewness == pytest.approx(pooled.skewness)
-        assert found.kappa == pytest.approx(pooled.kappa)
+    merged = mixture_moments(parts, weights)
+    assert merged.mean == pytest.approx(pooled.mean)
+    assert merged.variance == pytest.approx(pooled.variance)
+    assert merged.skewness == pytest.approx(pooled.skewness)
+    assert merged.kappa == pytest.approx(pooled.kappa)
     assert kappa_mixture(weights, parts) == pytest.approx(stats.kurtosis(np.concatenate(samples)))
     assert pooled.skewness == pytest.approx(stats.skew(np.concatenate(samples)))
 
@@ -103,8 +104,35 @@ def test_moments_survive_a_large_offset() -> None:
     assert shifted.variance == pytest.approx(x.var(), rel=1e-6)
     assert shifted.kappa == pytest.approx(stats.kurtosis(x), abs=1e-4)
     chunks = [sample_moments(part) for part in np.array_split(x + 1e6, 7)]
-    total = chunks[0]
-    for chunk in chunks[1:]:
-        total = total + chunk
-    assert total.kappa == pytest.approx(shifted.kappa, abs=1e-4)
-    assert total.n == x.size
+    merged = mixture_moments(chunks, [chunk.n for chunk in chunks])
+    assert merged.kappa == pytest.approx(shifted.kappa, abs=1e-4)
+
+
+def test_families_at_their_ends() -> None:
+    sharp = GeneralisedGaussian(shape=1e6)
+    for x in (0.0, 0.3, 1.0, 1.7, 1.8):
+        np.testing.assert_allclose(sharp.beyond(x), Uniform().beyond(x), atol=2e-6)
+    for dof in (1e6, 1e12):
+        np.testing.assert_allclose(StudentT(dof=dof).beyond([0.5, 3.0]), Gaussian().beyond([0.5, 3.0]), rtol=1e-4)
+    for bits in (2, 8):
+        heavy = clip_distribution(StudentT(dof=2.05), Grid(bits))
+        assert 0 < heavy.value < 1
+        assert heavy.gap < 1e-8
+    for sigma in (1e-100, 1e100):
+        best = clip_distribution(Gaussian(sigma=sigma), Grid(4))
+        assert best.step / sigma == pytest.approx(clip_distribution(Gaussian(), Grid(4)).step, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-80, 1e150])
+def test_moments_of_any_scale(scale) -> None:
+    x = np.random.default_rng(0).standard_normal(96)
+    plain, scaled = sample_moments(x), sample_moments(scale * x)
+    assert scaled.kappa == pytest.approx(plain.kappa)
+    assert scaled.variance == pytest.approx(plain.variance * scale * scale)
+    assert sample_moments([0.0, scale], weights=[1.0, 1e-200]).kappa == pytest.approx(1e200)
+
+
+def test_a_part_without_weight_leaves_no_trace() -> None:
+    heavy = StudentT(dof=3.0)
+    assert Mixture([Gaussian(), heavy], [1.0, 0.0]).moments.kappa == pytest.approx(0.0)
+    assert Mixture([Gaussian(), heavy], [1.0, 1e-300]).moments.kappa == np.inf

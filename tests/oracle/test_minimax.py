@@ -47,7 +47,7 @@ def draw(rng, case, bits):
     return w, H, bits
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "twos", "midrise"])
+@pytest.mark.parametrize("kind", ["symmetric", "twos"])
 def test_minimax_equals_piece_enumeration(kind) -> None:
     rng = np.random.default_rng(23)
     two_active = 0
@@ -57,55 +57,33 @@ def test_minimax_equals_piece_enumeration(kind) -> None:
         truth = piece_enumeration(w, H, grid)
         floor = 1e-13 * float((H @ w**2).max())
         found = minimax_sample(w, grid, importance=H)
-        assert found.worst == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
-        block = minimax_blocks(w[None], grid, importance=H)
+        assert found.value == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
+        step = float(minimax_blocks(w[None], grid, importance=H)[0, 0])
         scaled = H / H.mean(axis=1, keepdims=True)
         truth = piece_enumeration(w, scaled, grid)
         floor = 1e-13 * float((scaled @ w**2).max())
-        assert block.error[0, 0].max() == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
-        two_active += len(found.active) == 2
+        worst = max(sample_error(w, grid, step, importance=h) for h in scaled)
+        assert worst == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
+        two_active += sum(mu > 0 for mu in found.multipliers) == 2
     assert two_active > 20
 
 
-def test_certificate_active_languages_tie_and_slopes_cancel() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(40):
-        w, H = rng.standard_normal(300), rng.lognormal(0, 1.5, (5, 300))
-        found = minimax_sample(w, Grid(4), importance=H, relative=True)
-        assert sum(found.multipliers) == pytest.approx(1)
-        assert len(found.active) <= 2
-        assert found.gap < 2e-9
-        values = np.array(found.values)
-        assert values[list(found.active)] == pytest.approx(values.max(), rel=1e-9)
-        assert found.stationarity < 1e-6
+def errors(W, steps, H):
+    """Σ h(w − Q(w))² of every row and language at 4 bits."""
+    return (W - Grid(4).quantize(W, steps)) ** 2 @ H.T
 
 
-def test_certificate_of_blocks() -> None:
-    rng = np.random.default_rng(4)
-    W, H = rng.standard_normal((12, 256)), rng.lognormal(0, 1.5, (6, 256))
-    found = minimax_blocks(W, Grid(4), importance=H, group=64)
-    assert found.multipliers.sum(axis=-1) == pytest.approx(1)
-    assert ((found.multipliers > 0).sum(axis=-1) <= 2).all()
-    scaled = (H / H.mean(axis=1, keepdims=True)).reshape(6, 4, 64)
-    for row, column in itertools.product(range(12), range(4)):
-        w, h, step = W[row].reshape(4, 64)[column], scaled[:, column], found.step[row, column]
-        errors = [sample_error(w, Grid(4), step, importance=each) for each in h]
-        assert found.error[row, column] == pytest.approx(errors, rel=1e-9)
-        k = Grid(4).codes(w, step)
-        slopes = h @ (k * (w - k * step))
-        active = found.multipliers[row, column]
-        assert abs(active @ slopes) <= 1e-6 * active @ (h @ (np.abs(k * w)))
-        assert max(errors) == pytest.approx(min(errors[i] for i in np.flatnonzero(active)), rel=1e-6)
+def worst_errors(W, steps, H):
+    return errors(W, steps, H).max(axis=1)
 
 
 def test_minimax_is_never_worse_for_the_worst_language_than_any_other_step() -> None:
     rng = np.random.default_rng(5)
     W, H = rng.standard_normal((20, 128)), rng.lognormal(0, 1.5, (4, 128))
     scaled = H / H.mean(axis=1, keepdims=True)
-    shared = minimax_blocks(W, Grid(4), importance=H)
+    shared = worst_errors(W, minimax_blocks(W, Grid(4), importance=H), scaled)
     for other in (clip_blocks(W, Grid(4)), clip_blocks(W, Grid(4), importance=scaled.mean(axis=0))):
-        residual = W - Grid(4).quantize(W, other.step)
-        assert (shared.error.max(axis=-1)[:, 0] <= (residual**2 @ scaled.T).max(axis=1) * (1 + 1e-12)).all()
+        assert (shared <= worst_errors(W, other.step, scaled) * (1 + 1e-12)).all()
 
 
 def test_regret_objective_equalises_relative_regret() -> None:
@@ -115,12 +93,12 @@ def test_regret_objective_equalises_relative_regret() -> None:
     own = np.array([clip_blocks(W, Grid(4), importance=h).error[:, 0] for h in scaled])
     regret = minimax_blocks(W, Grid(4), importance=H, objective="regret")
     worst = minimax_blocks(W, Grid(4), importance=H, objective="worst")
-    relative = regret.error[:, 0].T / own
+    relative = errors(W, regret, scaled).T / own
     assert (relative >= 1 - 1e-9).all()
-    assert (relative.max(axis=0) <= (worst.error[:, 0].T / own).max(axis=0) * (1 + 1e-9)).all()
+    assert (relative.max(axis=0) <= (errors(W, worst, scaled).T / own).max(axis=0) * (1 + 1e-9)).all()
 
 
-def test_laws_have_the_same_certificate() -> None:
+def test_distributions_have_a_certificate() -> None:
     laws = [Gaussian(1.0), Laplace(1.4), GeneralisedGaussian.with_kappa(20.0, sigma=0.8)]
     for bits, relative in itertools.product((2, 4, 6), (False, True)):
         grid = Grid(bits)
@@ -153,7 +131,7 @@ def test_the_worst_of_parabolas_and_constants_is_minimised_with_its_certificate(
 def test_languages_of_very_different_scales_and_of_none() -> None:
     w, H = np.array([1000.0, 0.01]), np.array([[1.0, 0.0], [0.0, 1e20]])
     found = minimax_sample(w, Grid(2), importance=H)
-    assert found.worst == pytest.approx(piece_enumeration(w, H, Grid(2)), abs=1e-14 * float((H @ w**2).max()))
+    assert found.value == pytest.approx(piece_enumeration(w, H, Grid(2)), abs=1e-14 * float((H @ w**2).max()))
     for unit in (1e30, 1e-30):
         silent = minimax_sample(np.float32([unit, 0, 2 * unit]), Grid(2), importance=[[1, 1, 1], [0, 1, 0]])
         assert silent.step == pytest.approx(1.5 * unit)
@@ -168,5 +146,5 @@ def test_relative_error_of_a_language_that_fits_exactly_is_refused() -> None:
 def test_regret_does_not_depend_on_the_scale_of_other_rows() -> None:
     rng = np.random.default_rng(0)
     w, H = rng.standard_normal(64), rng.lognormal(0, 1.5, (3, 64))
-    step = minimax_blocks([w, 1e-7 * w], Grid(4), importance=H, objective="regret").step[:, 0]
+    step = minimax_blocks([w, 1e-7 * w], Grid(4), importance=H, objective="regret")[:, 0]
     assert 1e-7 * step[0] == pytest.approx(step[1], rel=1e-9)

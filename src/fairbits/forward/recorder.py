@@ -17,7 +17,7 @@ from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCounter
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.device import is_gpu
-from fairbits.models.scales.groups import choose_scales, error_of
+from fairbits.models.scales.groups import choose_scales, rounding_error
 from fairbits.models.scales.scheme import Scheme
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ class Recorder:
             sums[name][lang].addmm_(rows.T, rows)
 
     def _error(self, weight: Weight, scheme: Scheme) -> Tensor:
-        return error_of(self._matrix(weight), scheme, self._scales[scheme, weight.name])
+        return rounding_error(self._matrix(weight), scheme, self._scales[scheme, weight.name])
 
     def _matrix(self, weight: Weight) -> Tensor:
         W: Tensor = self._modules[weight.module].weight.detach()

@@ -32,7 +32,7 @@ from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import walk_dtype
 from fairbits.text.corpus import Corpus
@@ -298,7 +298,7 @@ def weight_errors(
     with ReadAhead(checkpoint, device, [[name] for name in linears]) as reader:
         for name in linears:
             W = reader.read(name).float()
-            yield name, error_of(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
+            yield name, rounding_error(W.T if checkpoint.architecture.weights[name].transposed else W, scheme)
 
 
 def column_errors(

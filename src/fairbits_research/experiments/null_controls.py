@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fairbits.core.array_checks import Floats
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.correlation import spearman
 from fairbits.stats.frame import LanguageFrame
@@ -100,7 +100,7 @@ def _noise(lab: ModelLab, bits: int, *, seed: int) -> Iterator[tuple[str, Tensor
     rng = torch.Generator().manual_seed(seed)
     for layer in chain.from_iterable(lab.linear_layers):
         W = matrix(lab.checkpoint, layer)
-        error = error_of(W, lab.scheme(bits)).norm(dim=1, keepdim=True)
+        error = rounding_error(W, lab.scheme(bits)).norm(dim=1, keepdim=True)
         drawn = torch.randn(W.shape, generator=rng)
         yield layer.name, W + drawn * (error / drawn.norm(dim=1, keepdim=True))
 

@@ -16,7 +16,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics
-from fairbits.models.scales.groups import choose_scales, grid_of
+from fairbits.models.scales.groups import choose_scales, scheme_grid
 from fairbits.models.scales.scheme import Scheme, within_rows
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.quantization.gptq.columns import gptq
@@ -447,7 +447,7 @@ def _measured_ratio(lab: ModelLab, linear: str, one: SharedInput) -> Floats:
     def costs(weights: Floats, languages: Sequence[int]) -> list[float]:
         H = mix_moments(one.calibration, weights)
         scales, _ = choose_scales(W, scheme, importance=np.diag(H)[None], dtype=lab.checkpoint.scale_dtype)
-        codes = gptq(W, torch.from_numpy(H).float(), scales, grid=grid_of(scheme)).codes
+        codes = gptq(W, torch.from_numpy(H).float(), scales, grid=scheme_grid(scheme)).codes
         E = (codes.dequantized.double() - W.double()).numpy()
         return [float(np.vdot(E @ one.evaluation[i].astype(np.float64), E)) for i in languages]
 

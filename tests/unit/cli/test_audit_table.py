@@ -37,7 +37,7 @@ def audited(place, *, blocks: int, languages: list[str], scheme: fb.Scheme) -> A
 def several(tmp_path_factory) -> Audit:
     place = tmp_path_factory.mktemp("several")
     languages = ["eng", "heb", "Chinese (Simplified)", "tha"]
-    return audited(place, blocks=6, languages=languages, scheme=fb.Scheme(3, None))
+    return audited(place, blocks=6, languages=languages, scheme=fb.Scheme(3, "channel"))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ CORPUS = Corpus(
     },
     {},
 )
-SCHEME, FINER = Scheme(3, None), Scheme(4, 16, "exact")
+SCHEME, FINER = Scheme(3, "channel"), Scheme(4, 16, "exact")
 
 
 @pytest.fixture(scope="module")

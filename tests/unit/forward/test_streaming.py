@@ -43,7 +43,7 @@ CORPUS = Corpus(
     },
     {},
 )
-SCHEMES = (Scheme(3, None), Scheme(4, 16, "exact"))
+SCHEMES = (Scheme(3, "channel"), Scheme(4, 16, "exact"))
 PER_DOCUMENT = ("predicted", "nll", "entropy", "positions", "norm", "square", "unigrams", "size_bytes")
 
 

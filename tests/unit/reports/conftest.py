@@ -34,6 +34,8 @@ def routed(
 ) -> Sources:
     """Returns the same with the experts of an audit of a small Mixtral in the same languages."""
     path = tmp_path_factory.mktemp("routed") / "audit.json"
-    audit(reading_model("mixtral"), languages=sources.after.languages, tokens=64, scheme=Scheme(3, None)).save(path)
+    audit(reading_model("mixtral"), languages=sources.after.languages, tokens=64, scheme=Scheme(3, "channel")).save(
+        path
+    )
     assert sources.audit is not None
     return replace(sources, audit=replace(sources.audit, experts=AUDIT.read(path).experts))

@@ -1,7 +1,7 @@
 """The exact clip of groups of weights on a GPU: one Triton program of one warp searches one group.
 
-The search is that of `theory/clipping/block_kernels.py`, which derives the bound: F, R, C and N at a step, intervals
-whose bound lies below the best value are divided, and one with at most one breakpoint is done. Here it runs in waves.
+The search is described in `clip_kernels`, which derives the bound: F, R, C and N at a step, intervals whose bound is
+below the best value are divided, and one with at most one breakpoint is done. Here it runs in waves.
 
 **Waves, in float32.** 16 steps are evaluated at a time, each by two lanes of which one takes the first and one the
 second half of the weights, so a sum over the group needs one exchange. The weights are read once from memory; the waves
@@ -18,24 +18,21 @@ the step grows, so steps with an equal N have equal codes, and no piece is evalu
 in float64. If the two ever differed, the group would be marked as undone.
 
 **Margins.** r = t·x − k is one fused operation, and f(1/t) = Σhr²/t². So F has a relative error of a few u = 2⁻²⁴ per
-term, and sums of positive terms keep it. The same holds for C. `margin_of` bounds both; F is taken too low by it, C too
-high. The width of an interval is taken too large by 4u, since float32 holds 1/t to within u. The error of R is at most
-margin·√(CF), which makes the vertex F − R²/C wrong by less than 4·margin·F. `least` is what the smallest numbers of
-float32 may amount to. What float32 excludes is therefore excluded. An interval down to the spacing of float32 is done
-as well: a piece between its ends is narrower than 4u, so its vertex is at most C(2u/t)² ≤ 16u²A below f at the nearer
-end, 6e-14 of A = Σhx².
+term, and sums of positive terms keep it. The same holds for C. `float32_margin` bounds both; F is taken too low by it,
+C too high. The width of an interval is taken too large by 4u, since float32 holds 1/t to within u. The error of R is at
+most margin·√(CF), which makes the vertex F − R²/C wrong by less than 4·margin·F. `least` is what the smallest numbers
+of float32 may amount to. What float32 excludes is therefore excluded. An interval down to the spacing of float32 is
+done as well: a piece between its ends is narrower than 4u, so its vertex is at most C(2u/t)² ≤ 16u²A below f at the
+nearer end, 6e-14 of A = Σhx².
 
 **Values, in float64.** Every piece whose vertex might lie below the best value is evaluated again, with the weights
 spread over the lanes and sums in float64. Step and error come from float64 alone.
 
-**Operations.** A wave takes 15 instructions per step and weight: two loads, one to widen bfloat16, 12 of float32.
-Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (2.2 at 3, 5.7 at 6, 17 at 8 bits),
-that is 44 evaluations or 660 instructions per weight, and 2 to 3 evaluations in float64. In machine code a group takes
-about 5,000 instructions of its warp: 2,800 in the waves, 1,000 between them, 700 in float64, 500 to find the range and
-to end. 62.5 M groups (8 B weights) are .34 s at one instruction per cycle of 528 schedulers at 1.75 GHz.
+**Cost.** Groups of 128 Gaussian or heavy-tailed weights need on average 2.7 waves at 4 bits (17 at 8 bits), about 5,000
+instructions of a warp: 62.5 M groups (8 B weights) take 0.34 s on 528 schedulers at 1.75 GHz.
 
 Groups that float32 cannot hold (largest weight outside 2⁻³⁰ … 2³⁰, optimum below 2⁻²⁰ of it, more than `MOST_WAVES`
-waves) are marked as undone, and the caller searches them in float64 (`clip_torch`).
+waves) are marked as undone, and the caller searches them on the CPU in float64.
 """
 
 from typing import Any
@@ -169,7 +166,7 @@ def _dead_zone_error(w, h, s, SIZE: tl.constexpr, BLOCK: tl.constexpr, WEIGHTED:
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _try_pieces(  # type: ignore[no-untyped-def]
-    w, h, t, f, r, c, n, best, step, known, sound, least,
+    w, h, t, f, r, c, n, best, step, best_n, sound, least,
     MARGIN: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):  # fmt: skip
@@ -178,7 +175,7 @@ def _try_pieces(  # type: ignore[no-untyped-def]
     And whether both precisions have always seen the same codes.
     """
     vertex = tl.where(c > 0.0, f - r * (r / tl.where(c > 0.0, c, 1.0)), f) - (4.0 * MARGIN + 1e-6) * f
-    vertex = tl.where(n == known, float("inf"), vertex)
+    vertex = tl.where(n == best_n, float("inf"), vertex)
     lowest = tl.min(vertex)
     while lowest.to(tl.float64) < best + least:
         inverse = tl.max(tl.where(vertex == lowest, t, 0.0))
@@ -191,10 +188,10 @@ def _try_pieces(  # type: ignore[no-untyped-def]
         better = (c1 > 0.0) & (f1 - r1 * move < best)
         best = tl.where(better, f1 - r1 * move, best)
         step = tl.where(better, at + move, step)
-        known = tl.where(better, count, known)
+        best_n = tl.where(better, count, best_n)
         vertex = tl.where(n == count, float("inf"), vertex)
         lowest = tl.min(vertex)
-    return best, step, known, sound
+    return best, step, best_n, sound
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -262,7 +259,7 @@ def _search(  # type: ignore[no-untyped-def]
     here, end = low * 0.999999, tl.minimum(high, reach) * 1.000001
     lane = tl.arange(0, STEPS)
     following = tl.minimum(lane + 1, STEPS - 1)
-    known, shrink, waves, sound = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0, here == here
+    best_n, shrink, waves, sound = -1.0 + 0.0 * here, 1.0 + 0.0 * here, 0, here == here
     while usable & (here < end) & (waves < MOST):
         ratio = tl.maximum(best.to(tl.float32), 0.0) / energy
         width = tl.minimum(tl.maximum(2.0 * tl.sqrt(ratio), 0.002), 0.2) * shrink
@@ -273,8 +270,8 @@ def _search(  # type: ignore[no-untyped-def]
         fa, ra, ca, na = _wave(w, h32, t, a, UP, DOWN, SIZE, CHUNK, PARTS, STEPS, WEIGHTED)
         b, fb, nb = tl.gather(a, following, 0), tl.gather(fa, following, 0), tl.gather(na, following, 0)
         last = tl.max(a)
-        best, step, known, sound = _try_pieces(
-            w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+        best, step, best_n, sound = _try_pieces(
+            w, h, t, fa, ra, ca, na, best, step, best_n, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
         )
         alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
         count = tl.sum(alive.to(tl.int32))
@@ -295,8 +292,8 @@ def _search(  # type: ignore[no-untyped-def]
             fb = tl.where(ends, f_upper, tl.gather(fa, following, 0))
             nb = tl.where(ends, n_upper, tl.gather(na, following, 0))
             nb = tl.where(slot < count, nb, na)  # steps without an interval
-            best, step, known, sound = _try_pieces(
-                w, h, t, fa, ra, ca, na, best, step, known, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
+            best, step, best_n, sound = _try_pieces(
+                w, h, t, fa, ra, ca, na, best, step, best_n, sound, least, MARGIN, UP, DOWN, SIZE, BLOCK, WEIGHTED
             )
             alive = _survivors(a, fa, ca, na, b, fb, nb, best, least, MARGIN)
             count = tl.sum(alive.to(tl.int32))
@@ -322,7 +319,7 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
     steps, errors = (torch.empty(groups, dtype=torch.float64, device=W.device) for _ in range(2))
     undone = torch.empty(groups, dtype=torch.int8, device=W.device)
     parts = 2 if size % 2 == 0 else 1
-    chunk = next(each for each in (16, 8, 4, 2, 1) if size // parts % each == 0)
+    chunk = next(length for length in (16, 8, 4, 2, 1) if size // parts % length == 0)
     weights = W if h is None else h
     # a weight with importance must not lose it in float32
     narrow = weights if h is None else torch.where(h > 0, h.float().clamp(min=SMALLEST), 0.0)
@@ -333,7 +330,7 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
             1 if h is None else len(h),
             UP=float(caps[0]),
             DOWN=float(caps[1]),
-            MARGIN=margin_of(size, chunk),
+            MARGIN=float32_margin(size, chunk),
             SIZE=size,
             CHUNK=chunk,
             BLOCK=min(256, max(LANES, triton.next_power_of_2(size))),  # of more, float64 would not fit the registers
@@ -347,6 +344,6 @@ def search_groups(W: Tensor, h: Tensor | None, *, caps: tuple[int, int]) -> tupl
     return steps, errors, undone != 0
 
 
-def margin_of(size: int, chunk: int) -> float:
+def float32_margin(size: int, chunk: int) -> float:
     """Returns the relative error that F and C may have in float32: of sums in chunks, and of products."""
     return (chunk + size / chunk + 16) * ROUNDING

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fairbits.core.array_checks import Floats, finite_array, nonnegative_array, representable
+from fairbits.core.array_checks import Floats
 from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
 
@@ -58,11 +58,6 @@ class Grid:
         return 0.5 if self.kind == "midrise" else 0.0
 
     @cached_property
-    def levels(self) -> int:
-        """The number of codes."""
-        return self.highest - self.lowest + 1
-
-    @cached_property
     def steps_per_alpha(self) -> int:
         """α / step: n on the symmetric grid, 2^(B−1) on the others."""
         return -self.lowest
@@ -73,12 +68,8 @@ class Grid:
         return self.highest, self.highest if self.kind == "midrise" else -self.lowest
 
     def step(self, alpha: ArrayLike) -> Floats:
-        """Returns the step that belongs to the clip threshold: α / steps_per_alpha.
-
-        >>> float(Grid(4).step(3.5)), float(Grid(4, "twos").step(4.0))
-        (0.5, 0.5)
-        """
-        return nonnegative_array("alpha", alpha) / self.steps_per_alpha
+        """Returns the step that belongs to the clip threshold: α / steps_per_alpha."""
+        return np.asarray(alpha, dtype=np.float64) / self.steps_per_alpha
 
     def alpha(self, step: ArrayLike) -> Floats:
         """Returns the clip threshold: |step|·steps_per_alpha.
@@ -86,9 +77,7 @@ class Grid:
         >>> float(Grid(4).alpha(0.5)), float(Grid(4, "twos").alpha(-0.5))
         (3.5, 4.0)
         """
-        steps = np.abs(finite_array("step", step))
-        with np.errstate(over="ignore"):
-            return representable("alpha", steps * self.steps_per_alpha)
+        return np.abs(np.asarray(step, dtype=np.float64)) * self.steps_per_alpha
 
     def codes(self, x: ArrayLike, step: ArrayLike) -> CodeArray:
         """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
@@ -98,54 +87,22 @@ class Grid:
         >>> Grid(4, "twos").codes([0.0, 0.44, -9.0], 0.5).tolist()
         [0, 1, -8]
         """
-        x, step = finite_array("x", x), self._checked_step(step)
-        _broadcastable(x, step)
-        with np.errstate(over="ignore"):  # a ratio that overflows is clipped
-            ratio = np.divide(x, step, out=np.zeros(np.broadcast_shapes(x.shape, step.shape)), where=step != 0)
-        nearest = np.rint(ratio - self.offset)
-        codes = np.clip(nearest, self.lowest, self.highest)
-        return np.where(step != 0, codes, 0).astype(np.int16)
-
-    def values(self, codes: ArrayLike, step: ArrayLike) -> Floats:
-        """Returns (code + offset)·step: the dequantized values.
-
-        >>> Grid(4, "midrise").values([-8, 0, 7], 0.5).tolist()
-        [-3.75, 0.25, 3.75]
-        """
-        codes, step = finite_array("codes", codes), self._checked_step(step)
-        _broadcastable(codes, step)
-        if codes.min() < self.lowest or codes.max() > self.highest or (codes != np.rint(codes)).any():
+        values, steps = np.asarray(x, dtype=np.float64), np.asarray(step, dtype=np.float64)
+        if self.kind != "twos" and (steps < 0).any():
             raise InputError(
-                f"codes run from {codes.min():g} to {codes.max():g}; on the {self.kind} grid of {self.bits} bits "
-                f"they must be whole numbers from {self.lowest} to {self.highest}"
+                f"step is {steps.min():g}; only the twos grid takes a negative step: use its absolute value"
             )
-        with np.errstate(over="ignore"):
-            return representable("(code + offset)·step", (codes + self.offset) * step)
+        with np.errstate(over="ignore"):  # a ratio that overflows is clipped
+            zeros = np.zeros(np.broadcast_shapes(values.shape, steps.shape))
+            ratio = np.divide(values, steps, out=zeros, where=steps != 0)
+        codes = np.clip(np.rint(ratio - self.offset), self.lowest, self.highest)
+        return np.where(steps != 0, codes, 0).astype(np.int16)
 
     def quantize(self, x: ArrayLike, step: ArrayLike) -> Floats:
-        """Returns the grid value nearest to each x: `values` of its `codes`.
+        """Returns the grid value nearest to each x: (code + offset)·step.
 
         >>> Grid(3, "midrise").quantize([0.1, -5.0], 1.0).tolist()
         [0.5, -3.5]
         """
         levels: Floats = self.codes(x, step) + np.float64(self.offset)
-        with np.errstate(over="ignore"):
-            return representable("(code + offset)·step", levels * np.asarray(step, dtype=np.float64))
-
-    def _checked_step(self, step: ArrayLike) -> Floats:
-        array = finite_array("step", step)
-        if self.kind != "twos" and (array < 0).any():
-            raise InputError(
-                f"step is {array.min():g}; only the twos grid takes a negative step: use its absolute value"
-            )
-        return array
-
-
-def _broadcastable(x: Floats, step: Floats) -> None:
-    try:
-        np.broadcast_shapes(x.shape, step.shape)
-    except ValueError:
-        raise InputError(
-            f"x has shape {x.shape} and step {step.shape}; step must broadcast against x, "
-            "for example (out, 1) for one step per row"
-        ) from None
+        return levels * np.asarray(step, dtype=np.float64)

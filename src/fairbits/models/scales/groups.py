@@ -43,20 +43,20 @@ class Codes:
 
 
 def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype) -> None:
-    """Raises unless codes are those of a map (out, in) of this shape, rounded by the scheme, with scales of `dtype`."""
-    found = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.codes.dtype, codes.scales.dtype)
+    """Raises unless codes have this shape (out, in), and bits, groups and types as the scheme plans them."""
+    actual = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.codes.dtype, codes.scales.dtype)
     planned = (tuple(shape), (shape[0], scheme.groups(shape[1])), scheme.bits, torch.int8, dtype)
-    if found != planned:
-        raise InputError(f"{name} came with shape, scales, bits and types {found}; they must be {planned}")
+    if actual != planned:
+        raise InputError(f"{name} has shape, scales, bits and types {actual}; they must be {planned}")
     if not bool(codes.scales.isfinite().all()):
-        raise InputError(f"{name} came with a scale that is NaN or infinite; all must be finite")
+        raise InputError(f"{name} has a scale that is NaN or infinite; all must be finite")
 
 
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
     """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
 
-    >>> found = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
-    >>> found.codes.tolist(), found.dequantized.tolist()
+    >>> rounded = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
+    >>> rounded.codes.tolist(), rounded.dequantized.tolist()
     ([[2, -1]], [[1.0, -0.5]])
     """
     codes = nearest_codes(W, scales, grid=grid)
@@ -66,7 +66,7 @@ def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
 Notes = tuple[str, ...]
 
 
-def grid_of(scheme: Scheme) -> Grid:
+def scheme_grid(scheme: Scheme) -> Grid:
     """Returns the grid that a scheme rounds to; scales of either sign have the codes of the twos grid."""
     return Grid(scheme.bits, "twos" if scheme.grid == "signed" else scheme.grid)
 
@@ -109,16 +109,16 @@ def dequantize_in_float32(codes: Codes) -> Tensor:
     return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
 
 
-def error_of(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
-    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are those of the scheme if they are known.
+def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
+    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are the scheme's, if they are known.
 
-    >>> error_of(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
+    >>> rounding_error(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
     [[0.0, -0.40..., -0.39...]]
     """
     if scales is None:
         scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
     wide = W.float()
-    codes = nearest_codes(wide, scales, grid=grid_of(scheme))
+    codes = nearest_codes(wide, scales, grid=scheme_grid(scheme))
     return codes.mul_(scales[:, :, None]).sub_(split_like(wide, scales)).reshape(W.shape)
 
 
@@ -141,7 +141,7 @@ def choose_scales(
     tensor([[0.1000]])
     """
     notes: Notes = ()
-    grid, blocks = grid_of(scheme), split_groups(W, scheme)
+    grid, blocks = scheme_grid(scheme), split_groups(W, scheme)
     if scheme.clip == "exact":
         scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
     elif scheme.clip == "absmax":
@@ -153,32 +153,32 @@ def choose_scales(
 
 
 def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor:
-    """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for given codes k, each group on its own.
+    """Returns the scales (out, groups) that minimise E‖(w − s k)ᵀx‖² for fixed codes k, each group by itself.
 
     They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no scale of the same sign helps, for example because all codes of
-    a group are 0, the given scale is kept.
+    a group are 0, the scale is kept.
 
     >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
     >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
     tensor([[0.5000]])
     """
     blocks = split_like(W, scales)
-    size, found = blocks.shape[2], []
+    size, fitted = blocks.shape[2], []
     for group in range(blocks.shape[1]):
         part, k = slice(group * size, (group + 1) * size), split_like(codes, scales)[:, group].float()
         weighted = k @ H[part, part]
         over, under = (blocks[:, group] * weighted).sum(1), (k * weighted).sum(1)
-        given = scales[:, group].float()
-        fits = (under > 0) & (over * given > 0)
-        found.append(torch.where(fits, over / torch.where(fits, under, 1.0), given))
-    return torch.stack(found, dim=1)
+        kept = scales[:, group].float()
+        fits = (under > 0) & (over * kept > 0)
+        fitted.append(torch.where(fits, over / torch.where(fits, under, 1.0), kept))
+    return torch.stack(fitted, dim=1)
 
 
 def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
     """Returns max|w| / n, on the twos grid max|w| / (n + ½).
 
     On the symmetric grid the largest weight is a level. On the twos grid, which is the one that checkpoints hold by
-    default, it lies half a scale from its level: no weight of either sign is further from its level than that, and
+    default, it is half a scale from its level: no weight of either sign is further from its level than that, and
     scales are smaller than with max|w| / n.
     """
     largest = torch.maximum(blocks.amax(2), blocks.amin(2).neg_())  # makes no copy of the weights
@@ -244,27 +244,27 @@ def _exact(
         mean = np.resize(share[counts] @ counted, groups * size)
         return clip_groups(blocks, grid, importance=mean, signed=signed), notes
     if scheme.group == "tensor":
-        scales = _worst_of_tensor(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
+        scales = _tensor_minimax(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
         return torch.from_numpy(scales).to(blocks.device), notes
     return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective), signed=signed), notes
 
 
-def _worst_of_tensor(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
+def _tensor_minimax(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:
     if scheme.grid == "signed":
         raise InputError(
-            "one scale per tensor for the worst language cannot be of either sign; use the grid twos, or a scale per "
+            "one scale per tensor for the worst language cannot have either sign; use the grid twos, or a scale per "
             "channel or group"
         )
     if not w.any():
         return np.zeros((1, 1))
     if len(importance) * w.size > MINIMAX_TABLE_NUMBERS:
         raise InputError(
-            f"{w.size:,} weights are to share one scale for the worst of {len(importance)} languages; that is sought "
-            f"for up to {MINIMAX_TABLE_NUMBERS // len(importance):,}: take one scale per channel or group"
+            f"{w.size:,} weights share one scale, for the worst of {len(importance)} languages; the search takes "
+            f"up to {MINIMAX_TABLE_NUMBERS // len(importance):,}: use one scale per channel or group"
         )
     tiled = np.tile(importance, w.size // importance.shape[1])
-    found = minimax_sample(w, grid, importance=tiled, relative=scheme.objective == "regret")
-    return np.full((1, 1), found.step)
+    best = minimax_sample(w, grid, importance=tiled, relative=scheme.objective == "regret")
+    return np.full((1, 1), best.step)
 
 
 def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:

@@ -26,16 +26,16 @@ def within_rows(group: Group) -> Group:
 class Scheme:
     """How a linear layer is rounded to whole numbers of `bits` bits.
 
-    `group`      how many neighbouring weights of a row share a scale; "channel" (or None): all of a row; "tensor": all
+    `group`      how many neighbouring weights of a row share a scale; "channel": all of a row; "tensor": all
     `clip`       how the scale of a group is chosen. "absmax": by the largest weight, see `grid`; "gaussian" and
-                 "laplace": Banner's closed forms; "kappa": that of the research notes; "exact": the least squared
-                 error
+                 "laplace": Banner's closed forms; "kappa": the formula of the research notes; "exact": the least
+                 squared error
     `grid`       "symmetric": codes −n … n, n = 2^(bits−1) − 1; under absmax the scale is max|w|/n, and the largest
                  weight is a level. "twos": all codes of two's complement, −n − 1 … n; under absmax the scale is
-                 max|w|/(n + ½), and the largest weight lies half a scale from its level. "signed": the codes of
+                 max|w|/(n + ½), and the largest weight is half a scale from its level. "signed": the codes of
                  "twos" with scales of either sign, so that code −n − 1 serves the side that needs it
     `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
-    mean, the worst of them, or the worst regret; None: all weights count equally
+                 mean, the worst of them, or the worst regret; None: all weights count equally
     `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight
 
     >>> Scheme(3, 64, "exact").name
@@ -51,9 +51,6 @@ class Scheme:
 
     def __post_init__(self) -> None:
         whole("bits", self.bits, least=2, most=8)
-        group: object = self.group
-        if group is None:  # how 0.1.0 denoted the whole row
-            object.__setattr__(self, "group", "channel")
         if isinstance(self.group, str):
             one_of("group", self.group, ("channel", "tensor"))
         else:

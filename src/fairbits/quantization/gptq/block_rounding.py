@@ -26,7 +26,7 @@ from fairbits.models.device import tensor_cores
 from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import Codes, Notes, choose_scales, grid_of, round_to_nearest
+from fairbits.models.scales.groups import Codes, Notes, choose_scales, round_to_nearest, scheme_grid
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.columns import gptq
 from fairbits.quantization.gptq.hessian import HessianAccumulator, InputStatistics
@@ -60,7 +60,7 @@ def round_layer(
     `inputs` is None if the layer's input cannot be observed. GPTQ weights the exact clip by the diagonal of H, which is
     E[x²] of the mixture of languages, unless the objective is the worst language or regret.
     """
-    grid = grid_of(scheme)
+    grid = scheme_grid(scheme)
     if not scheme.reads_text:
         scales, notes = choose_scales(W, scheme, dtype=dtype)
         return round_to_nearest(W, scales, grid=grid), notes
@@ -94,7 +94,7 @@ def weight_change(W: Tensor, codes: Codes) -> Tensor:
 def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes: Notes) -> tuple[LayerResult, Tensor]:
     """Returns the result of a linear layer, still without the error of each language, and ΔW in float32."""
     change = weight_change(W, codes)
-    energy, lost, *alpha = _numbers(W, change, codes.scales, grid_of(scheme))
+    energy, lost, *alpha = _numbers(W, change, codes.scales, scheme_grid(scheme))
     result = LayerResult(
         name=weight.name,
         bits=scheme.bits,

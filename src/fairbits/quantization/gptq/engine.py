@@ -28,7 +28,7 @@ from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.scales.groups import Codes, grid_of
+from fairbits.models.scales.groups import Codes, scheme_grid
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import (
     BlockContext,
@@ -217,7 +217,7 @@ class _WalkingText:
         The block must have its full-precision weights.
         """
         schemes, counter = self.job.plan.schemes, self.job.counter
-        start = {name: (codes, grid_of(schemes[name])) for name, codes in layers.items() if name in modules}
+        start = {name: (codes, scheme_grid(schemes[name])) for name, codes in layers.items() if name in modules}
         if not start:
             counter.add(refine.ticks)
             return {}

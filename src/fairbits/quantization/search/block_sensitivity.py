@@ -11,7 +11,7 @@ from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Group, Scheme, within_rows
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import Sensitivity
@@ -77,7 +77,7 @@ class LossTrial:
     def replace_rounded(self, weights: Iterable[Weight], scheme: Scheme) -> None:
         for weight in weights:
             W = matrix(self.swapped.checkpoint, weight)
-            self.swapped.replace({weight.name: error_of(W, scheme).add_(W)})
+            self.swapped.replace({weight.name: rounding_error(W, scheme).add_(W)})
 
     def added_nll(self) -> Floats:
         """Returns the loss that the replaced weights add to every document, in nats."""

@@ -405,7 +405,7 @@ def test_blocks_must_come_as_they_were_planned(make: Make, tmp_path: Path, begun
     with pytest.raises(InputError, match="must bring exactly"):
         writer.add(1, blocks[0])
     name, codes = next(iter(blocks[1].items()))
-    with pytest.raises(InputError, match="came with shape"):
+    with pytest.raises(InputError, match="has shape, scales, bits and types"):
         writer.add(1, blocks[1] | {name: Codes(codes.codes, codes.scales.float(), codes.bits)})
     writer.add(1, blocks[1])
     with pytest.raises(InputError, match="cannot be added"):

@@ -1,153 +1,82 @@
-"""The exact clip in torch, which a GPU uses, against the compiled one of the CPU."""
+"""The exact clip of groups: what a GPU leaves to the CPU, extreme weights and importance, and threads."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from clip_cases import adversarial, importances
-from fairbits.models.scales.clip_torch import exact_steps
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clip_gpu import count_differences
 from fairbits.core.errors import InputError
-from fairbits.models.scales.exact_clip import (
-    clip_blocks,
-    clip_groups,
-    device_steps,
-    minimax_blocks,
-    minimax_groups,
-    triton_search,
-)
+from fairbits.models.scales import exact_clip
+from fairbits.models.scales.exact_clip import clip_blocks, clip_groups, device_steps, minimax_blocks, triton_search
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.minimax_kernels import minimax_steps
+from fairbits.models.scales.sample_clip import clip_sample, minimax_sample
 
-KINDS = ("symmetric", "twos", "midrise")
-CASES, IMPORTANCES = adversarial(), importances()
+W = np.random.default_rng(0).standard_normal((3, 32))
+H = np.random.default_rng(1).gamma(1.0, size=(2, 32))
 
-
-def compare(W, grid, *, group, importance=None, signed=False):
-    """Returns how many groups have another step than on the CPU, and how many of these another error."""
-    expected = clip_blocks(W, grid, group=group, importance=importance, signed=signed)
-    h = None if importance is None else torch.from_numpy(importance).reshape(-1, group)
-    steps, errors = exact_steps(torch.from_numpy(W).reshape(-1, group), h, grid=grid, signed=signed)
-    squares = np.square(W, dtype=np.float64) * (1.0 if importance is None else importance)
-    energy = squares.reshape(-1, group).sum(axis=1)
-    return count_differences((steps.numpy(), errors.numpy()), (expected.step.ravel(), expected.error.ravel()), energy)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    bits=st.integers(2, 8),
-    kind=st.sampled_from(KINDS),
-    group=st.sampled_from([2, 16, 48, 96]),
-    law=st.sampled_from(["normal", "heavy", "integers"]),
-    weighted=st.booleans(),
-    signed=st.booleans(),
-)
-def test_random_groups(seed, bits, kind, group, law, weighted, signed):
-    rng = np.random.default_rng(seed)
-    draw = {"normal": rng.standard_normal, "heavy": lambda shape: rng.standard_t(2, shape)}
-    shape = (6, 96)
-    W = (rng.integers(-20, 21, shape) if law == "integers" else draw[law](shape)).astype(np.float32)
-    h = np.where(rng.random(96) < 0.1, 0.0, np.exp(2 * rng.standard_normal(96))) if weighted else None
-    _, worse = compare(W, Grid(bits, kind), group=group, importance=h, signed=signed and kind == "twos")
-    assert worse == 0  # another step is found only where two steps have the same error
+SOLVERS = {
+    "clip_blocks": lambda w, grid: clip_blocks(w, grid, group=8).step,
+    "clip_blocks, importance": lambda w, grid: clip_blocks(w, grid, importance=H[0]).step,
+    "clip_sample": lambda w, grid: clip_sample(w, grid).step,
+    "clip_sample, importance": lambda w, grid: clip_sample(w[0], grid, importance=H[0]).step,
+    "minimax_blocks": lambda w, grid: minimax_blocks(w, grid, importance=H),
+    "minimax_sample": lambda w, grid: minimax_sample(w[0], grid, importance=H).step,
+    "minimax_sample, relative": lambda w, grid: minimax_sample(w[0], grid, importance=H, relative=True).step,
+}
 
 
-@pytest.mark.parametrize("bits", [3, 4, 8])
-def test_ordinary_groups_have_the_same_step(bits):
-    rng = np.random.default_rng(bits)
-    W, h = rng.standard_normal((40, 384)).astype(np.float32), np.exp(rng.standard_normal(384))
-    assert compare(W, Grid(bits, "twos"), group=128, importance=h) == (0, 0)
+@pytest.fixture(params=("symmetric", "twos"))
+def grid(request):
+    return Grid(3, request.param)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("name", CASES)
-def test_adversarial_groups(name, bits, kind):
-    W = CASES[name][None]
-    for h in (None, *IMPORTANCES.values()):
-        assert compare(W, Grid(bits, kind), group=W.shape[1], importance=h)[1] == 0
-    assert compare(W.reshape(4, 8), Grid(bits, kind), group=8)[1] == 0
+def kernel(W, h, *, caps):
+    """Stands for Triton's: some groups are left undone."""
+    kinds = {(3, 3): "symmetric", (3, 4): "twos"}
+    found = clip_blocks(W.numpy(), Grid(3, kinds[caps]), importance=None if h is None else np.resize(h, W.shape))
+    undone = torch.arange(len(W)) % 5 == 1
+    assert h is None or float(h.max()) <= 1
+    steps, errors = (torch.from_numpy(values[:, 0]) for values in (found.step, found.error))
+    return torch.where(undone, 0.0, steps), torch.where(undone, 0.0, errors), undone
 
 
-def worst_errors(W, steps, H, grid, group):
-    """Returns max_λ Σ h(w − Q(w))² of every group."""
-    blocks = W.astype(np.float64).reshape(len(W), -1, group)
-    squares = (grid.quantize(blocks, steps[:, :, None]) - blocks) ** 2
-    return np.einsum("rcs,lcs->rcl", squares, H.reshape(len(H), -1, group)).max(axis=2)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("signed", [False, True])
+def test_what_a_gpu_leaves_undone_is_searched_on_the_cpu(weighted, signed, monkeypatch):
+    monkeypatch.setattr(exact_clip, "triton_search", lambda: kernel)
+    rng = np.random.default_rng(5)
+    w, h = rng.standard_t(4, (6, 32)).astype(np.float32), 8 * np.exp(rng.standard_normal(32)) if weighted else None
+    grid = Grid(3, "twos")
+    blocks, columns = torch.from_numpy(w).reshape(6, 4, 8), None if h is None else torch.from_numpy(h).reshape(4, 8)
+    steps, errors = device_steps(blocks, columns, grid=grid, signed=signed)
+    expected = clip_blocks(w, grid, group=8, importance=h, signed=signed)
+    np.testing.assert_allclose(steps.abs(), np.abs(expected.step), rtol=1e-12)  # both signs may be equally good
+    np.testing.assert_allclose(errors, expected.error, rtol=1e-10)
+    np.testing.assert_allclose(clip_groups(blocks, grid, importance=h, signed=signed), expected.step)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    bits=st.sampled_from([2, 3, 4, 8]),
-    kind=st.sampled_from(KINDS),
-    group=st.sampled_from([16, 48]),
-    languages=st.integers(1, 6),
-)
-def test_worst_of_languages(seed, bits, kind, group, languages):
-    rng = np.random.default_rng(seed)
-    W = rng.standard_t(4, (5, 96)).astype(np.float32)
-    H = np.where(rng.random((languages, 96)) < 0.1, 0.0, np.exp(rng.standard_normal((languages, 96))))
-    H /= H.mean(axis=1, keepdims=True)
-    grid = Grid(bits, kind)
-    expected = minimax_blocks(W, grid, group=group, importance=H).step
-    found = minimax_steps(
-        torch.from_numpy(W).reshape(-1, group),
-        torch.from_numpy(H).reshape(languages, -1, group),
-        scales=torch.ones(languages, 1),
-        grid=grid,
-    )
-    errors = [worst_errors(W, steps.reshape(expected.shape), H, grid, group) for steps in (found.numpy(), expected)]
-    np.testing.assert_allclose(errors[0], errors[1], rtol=1e-9)
+def test_weights_that_are_not_finite_are_refused(monkeypatch):
+    w = np.ones((2, 12), np.float32)
+    w[1, 8] = np.nan
+    for solve in (
+        lambda: clip_blocks(w, Grid(3), group=4),
+        lambda: minimax_blocks(w, Grid(3), group=4, importance=np.ones((2, 12)), objective="regret"),
+    ):
+        with pytest.raises(InputError, match=r"1 block.*row 1, block 2"):
+            solve()
+    monkeypatch.setattr(exact_clip, "LONG", 2)
+    with pytest.raises(InputError, match="row 1, block 2"):
+        clip_blocks(w, Grid(3), group=4)
+    with pytest.raises(InputError, match="1 NaN or infinite"):
+        clip_sample(w, Grid(3))
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("kind", ["symmetric", "twos"])
-def test_worst_of_languages_of_adversarial_groups(name, kind):
-    W, grid = CASES[name][None], Grid(3, kind)
-    H = np.stack([IMPORTANCES["lognormal"], IMPORTANCES["with zeros"], IMPORTANCES["lognormal"][::-1]])
-    H = H / H.mean(axis=1, keepdims=True)
-    expected = minimax_blocks(W, grid, importance=H).step
-    found = minimax_steps(torch.from_numpy(W), torch.from_numpy(H)[:, None], scales=torch.ones(3, 1), grid=grid)
-    errors = [worst_errors(W, each.reshape(1, 1), H, grid, W.shape[1]) for each in (found.numpy(), expected)]
-    np.testing.assert_allclose(errors[0], errors[1], rtol=1e-9, atol=1e-30 * np.square(W.astype(float)).sum())
-
-
-def test_scales_of_languages_enter_per_group():
-    rng = np.random.default_rng(3)
-    W = torch.from_numpy(rng.standard_normal((8, 16)).astype(np.float32))
-    H = torch.from_numpy(np.exp(rng.standard_normal((2, 1, 16))))
-    scales = torch.tensor([[1.0] * 4 + [1e-9] * 4, [1e-9] * 4 + [1.0] * 4], dtype=torch.float64)
-    both = minimax_steps(W, H, scales=scales, grid=Grid(3))
-    own = [exact_steps(W, h, grid=Grid(3))[0] for h in H]
-    torch.testing.assert_close(both, torch.cat([own[0][:4], own[1][4:]]), rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("objective", ["worst", "regret"])
-def test_on_a_device_without_triton(objective, monkeypatch):
-    """Everything that a GPU does, on the CPU."""
-    monkeypatch.setattr("fairbits.models.scales.exact_clip._on_device", lambda _blocks: True)
-    monkeypatch.setattr("fairbits.models.scales.exact_clip.triton_search", lambda: None)
-    rng = np.random.default_rng(4)
-    W = rng.standard_t(5, (6, 64)).astype(np.float32)
-    H = np.exp(rng.standard_normal((3, 64)))
-    blocks, grid = torch.from_numpy(W).reshape(6, 4, 16), Grid(3, "twos")
-    np.testing.assert_allclose(clip_groups(blocks, grid), clip_blocks(W, grid, group=16).step, rtol=1e-12)
-    weighted = clip_groups(blocks, grid, importance=H[0])
-    np.testing.assert_allclose(weighted, clip_blocks(W, grid, group=16, importance=H[0]).step, rtol=1e-12)
-    found = minimax_groups(blocks, grid, importance=H, objective=objective)
-    expected = minimax_blocks(W, grid, group=16, importance=H, objective=objective).step
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-def test_weights_that_are_not_finite():
-    W = torch.ones(2, 3, 4)
-    W[1, 2, 0] = torch.nan
-    with pytest.raises(InputError, match=r"1 block.*row 1, block 2"):
-        device_steps(W, torch.ones(3, 4, dtype=torch.float64), grid=Grid(4, "midrise"))
+def test_weights_are_not_rounded_to_a_grid_without_zero():
+    with pytest.raises(InputError, match="midrise grid has no level at 0"):
+        clip_blocks(W, Grid(3, "midrise"))
 
 
 def test_triton_without_a_compiler_counts_as_missing(monkeypatch):
@@ -155,34 +84,114 @@ def test_triton_without_a_compiler_counts_as_missing(monkeypatch):
     assert triton_search.__wrapped__() is None
 
 
-def test_groups_that_a_kernel_leaves_undone_are_searched_in_torch(monkeypatch):
-    rng = np.random.default_rng(5)
-    W, h = rng.standard_t(4, (6, 32)).astype(np.float32), np.exp(rng.standard_normal(32))
-
-    def kernel(W, h, *, caps):
-        steps, errors = exact_steps(W, h, grid=Grid(3))
-        undone = torch.arange(len(W)) % 5 == 1
-        assert float(h.max()) <= 1
-        assert caps == Grid(3).caps
-        return torch.where(undone, 0.0, steps), torch.where(undone, 0.0, errors), undone
-
-    monkeypatch.setattr("fairbits.models.scales.exact_clip.triton_search", lambda: kernel)
-    monkeypatch.setattr("fairbits.models.scales.exact_clip.GPU_SEARCHED_WEIGHTS", 16)
-    steps, errors = device_steps(torch.from_numpy(W).reshape(6, 4, 8), torch.from_numpy(h).reshape(4, 8), grid=Grid(3))
-    expected = clip_blocks(W, Grid(3), group=8, importance=h)
-    np.testing.assert_allclose(steps, expected.step, rtol=1e-12)
-    np.testing.assert_allclose(errors, expected.error, rtol=1e-10)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("exponent", [-1020, -300, 300])
+def test_the_step_scales_with_the_weights(solver, exponent, grid):
+    find = SOLVERS[solver]
+    w = np.float64(np.float16(W))  # few digits, so that small numbers hold them too
+    np.testing.assert_allclose(find(np.ldexp(w, exponent), grid), np.ldexp(find(w, grid), exponent), rtol=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_steps_of_either_sign_are_those_of_the_cpu(weighted, monkeypatch):
-    monkeypatch.setattr("fairbits.models.scales.exact_clip.triton_search", lambda: None)
-    rng = np.random.default_rng(5)
-    W, h = rng.standard_t(3, (8, 64)).astype(np.float32), rng.lognormal(size=64) if weighted else None
-    expected = clip_blocks(W, Grid(3, "twos"), group=16, importance=h, signed=True)
-    blocks = torch.from_numpy(W).reshape(8, 4, 16)
-    own = None if h is None else torch.from_numpy(h).reshape(4, 16)
-    steps, errors = device_steps(blocks, own, grid=Grid(3, "twos"), signed=True)
-    assert (steps < 0).any()
-    np.testing.assert_allclose(errors.numpy(), expected.error, rtol=1e-9)
-    np.testing.assert_allclose(clip_groups(blocks, Grid(3, "twos"), importance=h, signed=True).numpy(), expected.step)
+@pytest.mark.parametrize("value", [1e-200, 1.0, 1e150])
+def test_equal_weights_are_met_to_the_last_digit(value, grid):
+    w = np.full((2, 4), value)
+    for found in (clip_blocks(w, grid), clip_blocks(w, grid, importance=H[0, :4])):
+        assert found.error.max() <= 1e-29 * value * value
+        assert (found.step > 0).all()
+    assert clip_sample(w, grid).value <= 1e-29 * value * value
+
+
+def test_errors_beyond_float64_are_refused_with_a_reason(grid):
+    for solve in (clip_blocks, clip_sample):
+        with pytest.raises(InputError, match="beyond the range of float64; scale the input"):
+            solve(1e300 * W, grid)
+
+
+def test_one_scale_of_importance_is_as_good_as_another(grid):
+    for huge in (1e-300, 1e300):
+        plain, scaled = (clip_blocks(W, grid, importance=scale * H[0] / H.max()) for scale in (1.0, huge))
+        np.testing.assert_allclose(scaled.step, plain.step, rtol=1e-9)
+        np.testing.assert_allclose(scaled.error / huge, plain.error, rtol=1e-9)
+        sample, rescaled = (clip_sample(W[0], grid, importance=scale * H[0] / H.max()) for scale in (1.0, huge))
+        assert rescaled.step == pytest.approx(sample.step, rel=1e-9)
+
+
+def test_weights_without_importance_do_not_matter(grid):
+    w, h = W[:1].copy(), H[0].copy()
+    h[[3, 7]] = 0.0
+    expected = clip_blocks(w, grid, importance=h)
+    for value in (0.0, 1e300, -1.7e308, 1e-310):
+        w[0, [3, 7]] = value
+        found = clip_blocks(w, grid, importance=h)
+        assert found.step == pytest.approx(expected.step)
+        assert found.error == pytest.approx(expected.error)
+        assert clip_sample(w[0], grid, importance=h).step == pytest.approx(expected.step.item())
+        assert minimax_blocks(w, grid, importance=[h, h]) == pytest.approx(expected.step)
+
+
+def test_nothing_that_matters_differs_from_zero(grid):
+    w, h = np.array([[0.0, 0.0, 2.0, 1.7e308]]), np.array([1.0, 2.0, 0.0, 0.0])
+    found = clip_blocks(w, grid, importance=h)
+    assert np.isfinite(found.step).all()
+    assert not found.error.any()
+    assert np.isfinite(minimax_blocks(w, grid, importance=[h, h])).all()
+    assert clip_sample(w, grid, importance=h).value == 0.0
+    assert not clip_blocks(0 * W, grid).step.any()
+    assert not minimax_blocks(0 * W, grid, importance=H).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int8, ">f8"])
+def test_type_and_layout_do_not_matter(dtype, grid):
+    w = (10 * W).astype(np.int8).astype(dtype)
+    same = w.astype(np.float64)
+    frozen = np.asfortranarray(same)
+    frozen.flags.writeable = False
+    for values in (w, frozen, same.tolist()):
+        np.testing.assert_array_equal(clip_blocks(values, grid).step, clip_blocks(same, grid).step)
+        assert clip_sample(values, grid).step == clip_sample(same, grid).step
+
+
+def test_long_blocks_are_sorted_with_the_same_result(monkeypatch, grid):
+    expected = [clip_blocks(scale * W, grid, importance=H[0]) for scale in (1e-200, 1.0, 1e100)]
+    monkeypatch.setattr(exact_clip, "LONG", 16)
+    for scale, short in zip((1e-200, 1.0, 1e100), expected, strict=True):
+        found = clip_blocks(scale * W, grid, importance=H[0])
+        np.testing.assert_allclose(found.step, short.step, rtol=1e-6)
+        np.testing.assert_allclose(found.error, short.error, rtol=1e-6)
+    assert not clip_blocks(W, grid, importance=0 * H[0]).error.any()
+
+
+DIGEST = """
+import hashlib, numpy as np
+from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.exact_clip import clip_blocks, minimax_blocks
+from fairbits.models.scales.sample_clip import clip_sample
+rng = np.random.default_rng(0)
+W, H = rng.standard_normal((64, 256)).astype(np.float32), rng.lognormal(0, 1, (3, 256))
+parts = [
+    clip_blocks(W, Grid(4), group=64).step,
+    clip_blocks(W, Grid(4, "twos"), group=64, importance=H[0], signed=True).step,
+    minimax_blocks(W, Grid(3), group=64, importance=H),
+    np.array([clip_sample(W, Grid(8)).step]),
+]
+print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())
+"""
+
+
+def digest(threads: int) -> str:
+    command = [sys.executable, "-c", DIGEST]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"NUMBA_NUM_THREADS": str(threads)})
+    return done.stdout
+
+
+@pytest.mark.long
+def test_same_bytes_with_one_and_two_threads() -> None:
+    assert digest(1) == digest(2)
+
+
+def test_concurrent_callers_do_not_disturb_each_other() -> None:
+    w = np.random.default_rng(1).standard_normal((64, 128)).astype(np.float32)
+    alone = clip_blocks(w, Grid(4)).step
+    with ThreadPoolExecutor(4) as pool:
+        for step in pool.map(lambda _: clip_blocks(w, Grid(4)).step, range(16)):
+            assert np.array_equal(step, alone)

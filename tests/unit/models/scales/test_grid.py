@@ -13,7 +13,6 @@ KINDS = ["symmetric", "twos", "midrise"]
 def test_levels_and_steps(bits) -> None:
     n = 2 ** (bits - 1)
     symmetric, twos, midrise = (Grid(bits, kind) for kind in KINDS)
-    assert (symmetric.levels, twos.levels, midrise.levels) == (2 * n - 1, 2 * n, 2 * n)
     assert (symmetric.lowest, symmetric.highest) == (1 - n, n - 1)
     assert (twos.lowest, twos.highest) == (-n, n - 1)
     assert float(symmetric.step(1.0)) == 1 / (n - 1)
@@ -41,13 +40,6 @@ def test_codes_are_the_nearest_levels(x, step, bits, kind) -> None:
     np.testing.assert_allclose(error, nearest, rtol=1e-9, atol=1e-9 * step)
 
 
-@given(st.integers(2, 8), st.sampled_from(KINDS), st.floats(1e-3, 1e3))
-def test_every_code_survives_a_round_trip(bits, kind, step) -> None:
-    grid = Grid(bits, kind)
-    codes = np.arange(grid.lowest, grid.highest + 1)
-    assert (grid.codes(grid.values(codes, step), step) == codes).all()
-
-
 def test_steps_broadcast_per_row_and_zero_marks_an_empty_block() -> None:
     x = np.array([[1.0, 2.0], [0.0, 0.0]])
     assert Grid(4).quantize(x, [[0.5], [0.0]]).tolist() == [[1.0, 2.0], [0.0, 0.0]]
@@ -59,10 +51,6 @@ def test_bits_out_of_range_name_the_range(bits) -> None:
         Grid(bits)
 
 
-def test_codes_outside_the_grid_are_refused() -> None:
-    with pytest.raises(InputError, match="from -7 to 7"):
-        Grid(4).values([-8], 1.0)
+def test_a_negative_step_needs_the_twos_grid() -> None:
     with pytest.raises(InputError, match="only the twos grid takes a negative step"):
         Grid(4).codes([1.0], -1.0)
-    with pytest.raises(InputError, match="must broadcast"):
-        Grid(4).codes(np.ones((2, 3)), np.ones(2))

@@ -10,7 +10,7 @@ from torch import Tensor
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import choose_scales, error_of, fit_scales
+from fairbits.models.scales.groups import choose_scales, fit_scales, rounding_error
 from fairbits.models.scales.scheme import Scheme
 
 GRIDS = ("symmetric", "twos", "signed")
@@ -40,7 +40,7 @@ def by_theory(W, scales, bits, grid):
 @given(
     seed=st.integers(0, 10**6),
     bits=st.integers(2, 8),
-    group=st.sampled_from([None, 2, 16, 48]),
+    group=st.sampled_from(["channel", 2, 16, 48]),
     grid=st.sampled_from(GRIDS),
     clip=st.sampled_from(["absmax", "exact"]),
 )
@@ -48,14 +48,14 @@ def test_error_is_that_of_the_grid(seed, bits, group, grid, clip):
     scheme, W = Scheme(bits, group, clip, grid), weights(seed)
     scales = scales_of(W, scheme)
     assert scales.dtype == torch.float32
-    assert scales.shape == (6, 1 if group is None else 48 // group)
+    assert scales.shape == (6, 1 if group == "channel" else 48 // group)
     expected = by_theory(W, scales, bits, grid)
-    found = error_of(W, scheme).numpy()
+    found = rounding_error(W, scheme).numpy()
     differ = ~np.isclose(expected, found, atol=2e-5)
     # float32 may choose the other of two levels that are equally near
     half = scales.abs().repeat_interleave(48 // scales.shape[1], 1).numpy() / 2
     np.testing.assert_allclose(np.abs(found[differ]), half[differ], rtol=1e-5)
-    torch.testing.assert_close(error_of(W, scheme, scales), error_of(W, scheme), rtol=0, atol=0)
+    torch.testing.assert_close(rounding_error(W, scheme, scales), rounding_error(W, scheme), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -64,24 +64,26 @@ def test_absmax_scales(bits):
     largest = W.reshape(6, 3, 16).abs().amax(2)
     torch.testing.assert_close(scales_of(W, Scheme(bits, 16)), largest / n)
     torch.testing.assert_close(scales_of(W, Scheme(bits, 16, grid="twos")), largest / (n + 0.5))
-    error = error_of(W, Scheme(bits, 16))
+    error = rounding_error(W, Scheme(bits, 16))
     assert (error.abs() <= scales_of(W, Scheme(bits, 16)).repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
     flat = error.reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
     assert flat.abs().max() <= 1e-6 * W.abs().max()  # the largest weight is a level
     written = Scheme(bits, 16, grid="twos")
     scales = scales_of(W, written)
-    at_largest = error_of(W, written).reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
+    at_largest = (
+        rounding_error(W, written).reshape(6, 3, 16).gather(2, W.reshape(6, 3, 16).abs().argmax(2, keepdim=True))
+    )
     torch.testing.assert_close(at_largest.abs()[..., 0], scales / 2)  # here it lies half a scale from its level
 
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("bits", [2, 3, 4])
-@pytest.mark.parametrize("group", [None, 16])
+@pytest.mark.parametrize("group", ["channel", 16])
 def test_exact_clip_is_the_optimum_and_never_worse_than_absmax(grid, bits, group):
     W = weights(shape=(16, 64))
     exact, largest = Scheme(bits, group, "exact", grid), Scheme(bits, group, "absmax", grid)
-    size = group or 64
-    errors = [error_of(W, scheme).double().square().reshape(16, -1, size).sum(2) for scheme in (exact, largest)]
+    size = 64 if group == "channel" else group
+    errors = [rounding_error(W, scheme).double().square().reshape(16, -1, size).sum(2) for scheme in (exact, largest)]
     assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
     assert errors[0].sum() < errors[1].sum()
     for row in range(3):
@@ -98,17 +100,17 @@ def test_exact_clip_is_the_optimum_and_never_worse_than_absmax(grid, bits, group
 def test_scales_of_either_sign_are_never_worse(clip, bits):
     W = weights(shape=(64, 64))
     one, either = Scheme(bits, 16, clip, "twos"), Scheme(bits, 16, clip, "signed")
-    errors = [error_of(W, each).double().square().reshape(64, 4, 16).sum(2) for each in (one, either)]
+    errors = [rounding_error(W, each).double().square().reshape(64, 4, 16).sum(2) for each in (one, either)]
     scales = scales_of(W, either)
     assert 0.3 < float((scales < 0).double().mean()) < 0.7
     assert errors[1].sum() < errors[0].sum()
     if clip == "exact":
         assert (errors[1] <= errors[0] * (1 + 1e-6)).all()
-        mirrored = error_of(-W, either).double().square().reshape(64, 4, 16).sum(2)
+        mirrored = rounding_error(-W, either).double().square().reshape(64, 4, 16).sum(2)
         torch.testing.assert_close(mirrored, errors[1], rtol=1e-5, atol=0)
     else:
         assert (scales.abs() <= scales_of(W, one)).all()
-        assert (error_of(W, either).abs() <= scales.abs().repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
+        assert (rounding_error(W, either).abs() <= scales.abs().repeat_interleave(16, 1) / 2 * (1 + 1e-5)).all()
 
 
 def test_negative_scales_are_kept_in_the_range_of_their_type():
@@ -133,7 +135,7 @@ def test_languages_weigh_scales_of_either_sign(objective):
     for grid in ("twos", "signed"):
         scheme = Scheme(3, 16, "exact", grid, objective)
         scales, _ = choose_scales(W, scheme, importance=h, dtype=torch.float32)
-        squares = error_of(W, scheme, scales).double().square().numpy()
+        squares = rounding_error(W, scheme, scales).double().square().numpy()
         found.append((squares * (h / h.mean(1, keepdims=True))[:, None]).reshape(3, 6, 3, 16).sum(3))
     assert (scales < 0).any()
     if objective == "mean":
@@ -146,12 +148,12 @@ def test_languages_weigh_scales_of_either_sign(objective):
 def test_groups_do_not_see_each_other(clip):
     W = weights()
     scheme = Scheme(3, 16, clip)
-    before = error_of(W, scheme)
+    before = rounding_error(W, scheme)
     W[:, 16:32] *= 1000
-    after = error_of(W, scheme)
+    after = rounding_error(W, scheme)
     torch.testing.assert_close(after[:, :16], before[:, :16], rtol=0, atol=0)
     torch.testing.assert_close(after[:, 32:], before[:, 32:], rtol=0, atol=0)
-    torch.testing.assert_close(error_of(weights()[:, :16], scheme), before[:, :16], rtol=0, atol=0)
+    torch.testing.assert_close(rounding_error(weights()[:, :16], scheme), before[:, :16], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -159,7 +161,7 @@ def test_groups_do_not_see_each_other(clip):
 def test_groups_of_zeros_stay_zero(clip, grid):
     W = weights()
     W[2, 16:32] = 0
-    error = error_of(W, Scheme(4, 16, clip, grid))
+    error = rounding_error(W, Scheme(4, 16, clip, grid))
     assert torch.isfinite(error).all()
     assert (error[2, 16:32] == 0).all()
     assert (error[2, :16] != 0).any()
@@ -169,44 +171,46 @@ def test_groups_of_zeros_stay_zero(clip, grid):
 @pytest.mark.parametrize("clip", ["absmax", "exact"])
 def test_weights_of_any_float_type_are_rounded_in_float32(dtype, clip):
     W = weights().to(dtype)
-    scheme = Scheme(4, None, clip)
-    error = error_of(W, scheme)
+    scheme = Scheme(4, "channel", clip)
+    error = rounding_error(W, scheme)
     assert error.dtype == torch.float32
-    torch.testing.assert_close(error, error_of(W.float(), scheme), rtol=0, atol=0)
+    torch.testing.assert_close(error, rounding_error(W.float(), scheme), rtol=0, atol=0)
 
 
 def test_views_that_are_not_contiguous():
     W = weights(shape=(48, 6)).T  # as Conv1D stores them
     for clip in ("absmax", "exact"):
-        torch.testing.assert_close(error_of(W, Scheme(3, 16, clip)), error_of(W.contiguous(), Scheme(3, 16, clip)))
+        torch.testing.assert_close(
+            rounding_error(W, Scheme(3, 16, clip)), rounding_error(W.contiguous(), Scheme(3, 16, clip))
+        )
 
 
 def test_the_weights_are_not_written_to():
     W = weights()
     for clip in ("absmax", "exact"):
-        error_of(W, Scheme(3, None, clip))
+        rounding_error(W, Scheme(3, "channel", clip))
     torch.testing.assert_close(W, weights(), rtol=0, atol=0)
     mapped = Checkpoint("embedded:tiny").read("transformer.h.0.mlp.dense_h_to_4h.weight")
-    assert error_of(mapped, Scheme(4, 64)).abs().max() > 0
+    assert rounding_error(mapped, Scheme(4, 64)).abs().max() > 0
 
 
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(InputError, match="rows of 48 weights cannot be cut into groups of 32"):
-        error_of(weights(), Scheme(4, 32))
+        rounding_error(weights(), Scheme(4, 32))
 
 
 @pytest.mark.parametrize("clip", ["absmax", "exact", "gaussian"])
 def test_one_scale_of_a_tensor_is_that_of_a_single_row(clip):
     W = weights()
-    error = error_of(W, Scheme(4, "tensor", clip))
-    torch.testing.assert_close(error, error_of(W.reshape(1, -1), Scheme(4, "channel", clip)).reshape(W.shape))
+    error = rounding_error(W, Scheme(4, "tensor", clip))
+    torch.testing.assert_close(error, rounding_error(W.reshape(1, -1), Scheme(4, "channel", clip)).reshape(W.shape))
     assert len(scales_of(W, Scheme(4, "tensor", clip)).unique()) == 1
 
 
 def test_scales_that_do_not_fit_are_refused():
     for scales in (torch.ones(6, 5), torch.ones(5, 3)):
         with pytest.raises(InputError, match=r"they must be \(out, groups\)"):
-            error_of(weights(), Scheme(), scales)
+            rounding_error(weights(), Scheme(), scales)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

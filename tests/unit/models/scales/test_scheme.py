@@ -8,7 +8,7 @@ from fairbits.models.scales.scheme import Scheme
 
 def test_names():
     assert Scheme().name == "W4 group 128 absmax"
-    assert Scheme(3, None, "exact").name == "W3 per channel exact clip"
+    assert Scheme(3, "channel", "exact").name == "W3 per channel exact clip"
     assert Scheme(2, 64, grid="twos").name == "W2 group 64 absmax on twos"
     assert Scheme(4, "tensor", "gaussian").name == "W4 per tensor gaussian"
     weighted = Scheme(4, 64, "exact", "twos", objective="worst", rounding="gptq")
@@ -45,11 +45,6 @@ def test_rows_and_groups():
     assert [Scheme(4, group).groups(48) for group in (16, "channel", "tensor")] == [3, 1, 1]
     with pytest.raises(InputError, match="rows of 48 weights cannot be cut into groups of 32"):
         Scheme(4, 32).groups(48)
-
-
-def test_none_is_the_row_as_in_0_1_0():
-    assert Scheme(4, None) == Scheme(4, "channel")
-    assert Scheme(4, None).group == "channel"
 
 
 def test_a_file_shows_bits_and_group_only():

@@ -10,7 +10,7 @@ from fairbits.forward.statistics import document_losses
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.scales.groups import error_of
+from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.search.block_sensitivity import (
     BitsTrial,
@@ -54,7 +54,7 @@ def rounded_by_hand(checkpoint: Checkpoint, text: TokenizedText, bits: dict[int,
                 target = model.get_submodule(weight.module).weight
                 W = target.T if weight.transposed else target
                 target += (lambda e: e.T if weight.transposed else e)(
-                    error_of(W, Scheme(width, group, "absmax", "twos"))
+                    rounding_error(W, Scheme(width, group, "absmax", "twos"))
                 )
     return per_token(document_losses(model, text)[0] - before, predicted, text)
 

@@ -71,11 +71,11 @@ def test_the_mean_weighs_languages_not_their_loudness(group):
 def test_the_worst_is_sought_among_languages_that_count(objective):
     grid, pi = Grid(4, "twos"), np.array([0.9, 0.1, 0.0])
     found, _ = scales_of(importance=IMPORTANCE, pi=pi, objective=objective, group=16)
-    expected = minimax_blocks(W.numpy(), grid, importance=IMPORTANCE[:2], group=16, objective=objective).step
+    expected = minimax_blocks(W.numpy(), grid, importance=IMPORTANCE[:2], group=16, objective=objective)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
     whole, _ = scales_of(importance=IMPORTANCE, pi=pi, objective=objective, group="tensor")
     tiled = np.tile(IMPORTANCE[:2], 6)
-    expected = minimax_blocks(W.reshape(1, -1).numpy(), grid, importance=tiled, objective=objective).step
+    expected = minimax_blocks(W.reshape(1, -1).numpy(), grid, importance=tiled, objective=objective)
     np.testing.assert_allclose(whole.numpy(), np.full((6, 1), expected), rtol=1e-6)
 
 
