@@ -1,4 +1,4 @@
-"""The file of an audit: every key of audit.json and its type. The large arrays are in a second file."""
+"""The files of an audit: every key of audit.json and its type; the large arrays are in a second file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable
 from fairbits.core.records import (
     BlockIndex,
     Code,
@@ -78,9 +80,10 @@ class SavedTokenization(Tokenization):
 
 @dataclass(frozen=True)
 class AuditedLanguage:
-    """All measurements of one language; `trusted` is not in files of 0.1.0, and follows from `redundancy`."""
+    """All measurements of one language; `trusted` follows from `redundancy`."""
 
     documents: Count
+    trusted: bool
     predicted_tokens: Count
     bits_per_byte: Estimate
     kappa_weighted: Estimate
@@ -88,7 +91,6 @@ class AuditedLanguage:
     outlier_share: Estimate
     tokenization: SavedTokenization
     redundancy: Redundancy
-    trusted: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class ArraysFile:
 
 @dataclass(frozen=True)
 class AuditFile:
-    """The content of audit.json; `experts` is not in files of 0.1.0, and None if the model has none."""
+    """The content of audit.json; `experts` is None if the model has none."""
 
     model: AuditedModel
     scheme: AuditedScheme
@@ -246,7 +248,7 @@ class AuditFile:
     weighted_error: SavedError
     certificate: SavedCertificate
     arrays: ArraysFile
-    experts: SavedExperts | None = None
+    experts: SavedExperts | None
 
     def __post_init__(self) -> None:
         """Checks that the parts shown in reports are present for every language and block."""
@@ -283,7 +285,7 @@ class AuditFile:
     @property
     def trusted(self) -> frozenset[str]:
         """The languages whose predicted damage can be trusted, because their text is not foreign to the model."""
-        return frozenset(code for code, each in self.languages.items() if not each.redundancy.foreign)
+        return frozenset(code for code, language in self.languages.items() if language.trusted)
 
     @property
     def pattern(self) -> SavedPattern:
@@ -302,13 +304,11 @@ def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int, *, ea
         raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per {each}")
 
 
-AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile, optional=("experts",))
+AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile)
 
 
 def stored_arrays(path: Path, found: AuditFile, names: Sequence[str]) -> list[NDArray[Any]]:
     """Returns arrays of an audit by name; `path` is that of audit.json, `found` its content."""
-    from safetensors import SafetensorError, safe_open
-
     beside = path.with_name(found.arrays.file)
     try:
         with safe_open(beside, framework="numpy") as arrays:
@@ -317,3 +317,35 @@ def stored_arrays(path: Path, found: AuditFile, names: Sequence[str]) -> list[ND
         raise InputError(
             f"{beside}, the second file of {path}, cannot be read ({problem}); keep both files together, or audit again"
         ) from None
+
+
+def check_audit_target(path: str | Path) -> tuple[Path, Path]:
+    """Returns the paths of the two files of an audit; raises if they cannot be written."""
+    target = check_writable(path, example="audit.json")
+    if target.suffix != ".json":
+        raise InputError(
+            f"{target} does not end in .json; the arrays are written to a second file next to it: rename it"
+        )
+    beside = check_writable(target.with_suffix(".safetensors"), example="audit.json")
+    if beside.exists() and not _is_audit_with(target, beside.name):
+        raise InputError(f"{beside} exists and does not belong to an audit; it would be overwritten: give another name")
+    return target, beside
+
+
+def _is_audit_with(path: Path, arrays: str) -> bool:
+    """Returns whether `path` is an audit whose arrays are in that file."""
+    try:
+        return AUDIT.read(path).arrays.file == arrays
+    except InputError:
+        return False
+
+
+def round_floats(data: Any) -> Any:
+    """Returns the data with floats rounded to 9 significant digits, the accuracy of float32 sums."""
+    if isinstance(data, float):
+        return float(f"{data:.9g}")
+    if isinstance(data, dict):
+        return {key: round_floats(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [round_floats(value) for value in data]
+    return data

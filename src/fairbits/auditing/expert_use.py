@@ -16,11 +16,11 @@ import numpy as np
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import whole
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure, heatmap
-from fairbits.core.table import Shown, Table, data_frame
+from fairbits.core.table import Cell, Shown, Table, data_frame, dim
 from fairbits.forward.experts import BlockExperts, Counts
-from fairbits.text.language_codes import language_of
+from fairbits.text.language_codes import language_of, short_name
 
 if TYPE_CHECKING:
     import pandas
@@ -31,6 +31,13 @@ LEAST_POSITIONS = 32
 The mean square of n independent Gaussian inputs has the relative standard error √(2/n), 25 % for n = 32. GPTQ needs
 more: its H has full rank only from as many positions as an input has channels, of all languages together.
 """
+SHOWN = 3
+"""Blocks and languages that are listed."""
+EXPLANATION = (
+    f"Starved: fewer than {LEAST_POSITIONS} positions of calibration text, from which the mean square of an input has "
+    "a standard error of 25 % or more. These experts see too little calibration text in that language. An expert "
+    "that the language never reaches cannot harm it; to see which it is, raise --tokens."
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,15 @@ class Shortage:
     experts: int
     starved: int
     empty: int
+
+    def __str__(self) -> str:
+        """Returns it as a sentence."""
+        name = language_of(self.language).name
+        if not self.empty:
+            return f"Block {self.block}: {self.starved} of {self.experts} experts are starved of {name}."
+        rest = f"; {self.starved} are starved" if self.starved > self.empty else ""
+        verb = "gets" if self.empty == 1 else "get"
+        return f"Block {self.block}: {self.empty} of {self.experts} experts {verb} no token of {name}{rest}."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,15 +180,43 @@ class ExpertUse(Shown):
             for expert, column in enumerate(counts.T.tolist()):
                 yield from ((block, expert, code, n) for code, n in zip(self.languages, column, strict=True))
 
-    def _table(self) -> Table:
-        starved, empty, shares = self.starved().sum(1), self.starved(1).sum(1), self.even_share().mean(1)
-        experts = sum(each.counts.shape[1] for each in self.blocks)
-        rows = [
-            (code, language_of(code).name, f"{few:,}", f"{none:,}", f"{share:,.0f}")
+    def tables(self) -> list[Table]:
+        """Returns how many experts get little text of every language, and where the shortage is worst."""
+        starved, empty, shares = self.starved().sum(1), self.starved(1).sum(1), self.even_share()
+        rows = tuple(
+            (code, short_name(code), f"{few:,}", f"{none:,}", _range(share.min(), share.max()))
             for code, few, none, share in zip(self.languages, starved, empty, shares, strict=True)
-        ]
-        return Table(
-            f"{experts:,} experts in {len(self.blocks)} blocks: how many get little calibration text",
-            ("language", "name", f"under {LEAST_POSITIONS}", "none", "mean positions"),
-            tuple(rows),
         )
+        headers = ("language", "name", f"under {LEAST_POSITIONS} positions", "no text", "mean positions of an expert")
+        return [Table("Experts", headers, rows, tuple(self.sentences()), left=(1,))]
+
+    def sentences(self) -> Iterator[Cell]:
+        """Yields how many experts are starved of a language, and the worst blocks and languages."""
+        sizes = [each.counts.shape[1] for each in self.blocks]
+        per_position = [each.per_position for each in self.blocks]
+        shares = self.even_share()
+        yield (
+            f"{_range(min(sizes), max(sizes))} experts in each of {count_of(len(self.blocks), 'block')}, "
+            f"{_range(min(per_position), max(per_position))} per position; on average "
+            f"an expert gets {_range(shares.min(), shares.max())} positions of a language."
+        )
+        starved, empty = int(self.starved().sum()), int(self.starved(1).sum())
+        pairs = f"{starved:,} of {self.pairs:,} pairs of expert and language ({starved / self.pairs:.1%})"
+        yield [(f"{pairs} are starved; {empty:,} of them get no text.", "yellow" if starved else "")]
+        shortages = self.shortages()
+        yield from (str(shortage) for shortage in shortages[:SHOWN])
+        if len(shortages) > SHOWN:
+            yield dim(f"… and {count_of(len(shortages) - SHOWN, 'other pair')} of block and language.")
+        unreached = sum(self.unreached.values())
+        if unreached:
+            yield (
+                f"{count_of(unreached, 'expert')} {'gets' if unreached == 1 else 'get'} no text of any language, and "
+                "would be rounded to nearest."
+            )
+        if starved:
+            yield dim(EXPLANATION)
+
+
+def _range(least: float, most: float) -> str:
+    low, high = f"{least:,.0f}", f"{most:,.0f}"
+    return low if low == high else f"{low} to {high}"

@@ -70,7 +70,7 @@ class ReferenceAnswers:
             self.reference.text,
             quantized=quantized,
             reference=self.identity,
-            question=self.setting,
+            setting=self.setting,
             notes=(*notes, *answers.notes, *self.notes),
         )
 

@@ -44,7 +44,7 @@ class Signature:
     @classmethod
     def of(cls, scores: "Scores", versions: Mapping[str, str], *, measure: str = MEASURES[0]) -> "Signature":
         """Returns the signature of scores."""
-        own = scores.question
+        own = scores.setting
         return cls(
             model=scores.quantized.fingerprint[:DIGITS],
             reference=scores.reference.fingerprint[:DIGITS],

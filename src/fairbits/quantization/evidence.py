@@ -126,7 +126,7 @@ def kappa_of_audit(audit: "str | Path | Audit", fingerprint: str) -> "Floats":
     from fairbits.core.array_checks import finite_array
 
     if isinstance(audit, Audit):
-        name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
+        name, audited, kappa = "the audit", audit.model.fingerprint, [block.kappa for block in audit.moments.blocks]
     else:
         name, (audited, kappa) = str(audit), _saved_kappa(audit)
     if audited != fingerprint:

@@ -13,7 +13,7 @@ THREADS = "torch threads"
 
 def provenance(sources: Sources) -> dict[str, Any]:
     """Returns what is needed to repeat the measurement."""
-    asked, own = sources.after.question, sources.after
+    asked, own = sources.after.setting, sources.after
     plan = sources.plan
     return {
         "models": [

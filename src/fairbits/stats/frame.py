@@ -357,8 +357,9 @@ class LanguageFrame(Shown):
         """Returns a figure of the damage of every language, worst first, which a notebook shows."""
         return figure_of_series({"damage": self.by_language()}, title=title, unit=self.unit)
 
-    def _table(self) -> Table:
-        return table_of(self)
+    def tables(self) -> list[Table]:
+        """Returns the damage of every language, then worst, mean and gap."""
+        return [table_of(self)]
 
     @cached_property
     def _draws(self) -> Draws:

@@ -285,6 +285,15 @@ def language_of(code: str) -> Language:
     return _named_by_user(code) if found is None else found.language
 
 
+def short_name(code: str) -> str:
+    """Returns the name of a language without its script and variety, which the code next to it shows.
+
+    >>> short_name("zho_Hans"), short_name("arb_Arab")
+    ('Chinese', 'Arabic')
+    """
+    return language_of(code).name.partition(" (")[0].removeprefix("Standard ")
+
+
 def unlisted_notes(languages: Iterable[Language]) -> tuple[str, ...]:
     """Returns up to two notes that name the languages which the catalog does not hold.
 

@@ -94,7 +94,7 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert again.as_bytes() == scores.as_bytes()  # the same inputs, the same bytes
     assert (scores.reference.fingerprint, scores.quantized.fingerprint) == (source.fingerprint, packed.fingerprint)
     assert scores.quantized.size_bytes < scores.reference.size_bytes
-    assert scores.question.hashes == CORPUS.hashes["evaluation"]
+    assert scores.setting.hashes == CORPUS.hashes["evaluation"]
     assert scores.languages == ("eng_Latn", "heb_Hebr")
     assert scores.notes == (
         "written for a test",
@@ -139,7 +139,7 @@ def test_more_bits_hurt_less(scores, reading_model, tmp_path) -> None:
 @pytest.mark.parametrize(("family", "task"), [("xlmr", "masked"), ("mt5", "completion")])
 def test_other_tasks_are_named(reading_model, family, task) -> None:
     scores = evaluate(reading_model(family), reference=reading_model(family), text=CORPUS)
-    assert scores.question.task == task
+    assert scores.setting.task == task
     assert not scores.documents.kl.any()
     assert any("cannot be separated" in note for note in scores.notes)
     word = {"masked": "pseudo-likelihood", "completion": "teacher forcing"}[task]

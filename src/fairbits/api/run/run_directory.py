@@ -153,7 +153,7 @@ class RunDirectory:
     def _check_scores(self, name: str) -> None:
         """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
         found, job = Scores.load(self.file(name)), self.job
-        if (found.question, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
+        if (found.setting, found.reference.fingerprint) != (job.setting, job.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
             expected, right = self._read_record().written, True

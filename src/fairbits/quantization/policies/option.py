@@ -142,7 +142,7 @@ class PolicyOptions:
     group: Annotated[Group, Option("number of weights that share a scale; or channel; or tensor")] = 128
     grid: Annotated[
         WeightGrid,
-        Option("codes: all of two's complement (twos), also with scales of either sign (signed), or symmetric ones"),
+        Option("integer grid: twos (full two's complement), signed (the same, scales may be negative), symmetric"),
     ] = "twos"
     embeddings: Annotated[Embeddings, Option("bits of embedding and head; 4: head 4, embedding 8")] = "keep"
     calibration: "Calibration | None" = None
