@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 def command_line() -> str:
     """Returns the page on the command line: every command, its examples, arguments and options."""
     group: Any = typer.main.get_command(app)
-    commands = (line for name, command in group.commands.items() for line in _verb(name, command))
+    commands = (line for name, command in group.commands.items() for line in _command(name, command.load()))
     return "\n".join([HEAD, *_parameters(group.params), *commands])
 
 
@@ -58,12 +58,12 @@ def _exported(module: str) -> dict[str, str]:
     return {name: f"{each.__module__}.{each.__qualname__}" for name, each in found.items() if callable(each)}
 
 
-def _verb(name: str, command: Any) -> Iterator[str]:
+def _command(name: str, command: Any) -> Iterator[str]:
     if command.hidden:
         return
-    said, _, examples = _plain(command.help or "").partition("Examples:\n")
+    about, _, examples = _plain(command.help or "").partition("Examples:\n")
     arguments = [_shape(each) for each in command.params if not _is_option(each)]
-    yield from (f"## {name}", "", said.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
+    yield from (f"## {name}", "", about.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
     yield from ("", *(line.strip() for line in examples.strip().splitlines()), "```", "")
     yield from _parameters(command.params)
 
@@ -106,9 +106,9 @@ def _cell(text: str) -> str:
 
 HEAD = """# Command line
 
-Look up every command and option here; `fairbits VERB --help` shows the same. Results go to stdout; notes, progress and
-errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
-bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
+Look up every command and option here; `fairbits COMMAND --help` shows the same. Results go to stdout; notes, progress
+and errors go to stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input,
+3 a bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
 """
 PYTHON = """# Python
 

@@ -78,9 +78,5 @@ def _block_table(comparison: ModelDiff) -> Table:
 
 
 def log_bar(kappa: float, top: float) -> Cell:
-    """Returns a bar whose length is proportional to log(1 + κ), full at `top`; nothing for κ ≤ 0.
-
-    >>> plain(log_bar(9.0, 99.0))
-    '████    '
-    """
+    """Returns a bar whose length is proportional to log(1 + κ), full at `top`; nothing for κ ≤ 0."""
     return bar(math.log1p(kappa), math.log1p(top)) if kappa > 0 and top > 0 else ""

@@ -43,7 +43,7 @@ def languages(
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
     """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it.
 
-    >>> [(row["texts"], row["detected"]) for row in language_data(map(language_of, ["fin_Latn", "heb_Hebr"]))]
+    >>> [(row["texts"], row["detected"]) for row in language_data(find_languages(["fin", "heb"]))]
     [(['declaration', 'help'], True), (['declaration'], True)]
     """
     with_text = {name: set(available()) for name, (_, available) in EMBEDDED.items()}

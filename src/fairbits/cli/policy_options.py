@@ -87,8 +87,6 @@ def audit_flag() -> Any:
 
 
 complete_policy, complete_policies = completion.one_of(*POLICIES), completion.some_of(*POLICIES)
-PlanGroup = Annotated[str | None, common_flag("group")]
-Embeddings = Annotated[str | None, common_flag("embeddings")]
 AuditOption = Annotated[Path | None, audit_flag()]
 PlanTokens = Annotated[int | None, tokens_flag()]
 PlanSequence = Annotated[
@@ -171,3 +169,7 @@ def _defaults(by_default: Mapping[str, list[str]]) -> Iterator[str]:
     if first:
         yield first
     yield from (f"{default} for {', '.join(by_default[default])}" for default in rest if default)
+
+
+PlanGroup = Annotated[str | None, common_flag("group")]
+Embeddings = Annotated[str | None, common_flag("embeddings")]

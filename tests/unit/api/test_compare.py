@@ -11,10 +11,10 @@ from rich.console import Console
 
 from fairbits.api.compare import compare
 from fairbits.api.make_plan import plan
-from fairbits.cli.compare_command import compare_table
 from fairbits.comparison.comparison import Comparison, Entry
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.forward.collect import document_losses
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
@@ -56,7 +56,7 @@ def comparison(*entries: Entry, measure: str = "divergence") -> Comparison:
 
 def shown(found: Comparison) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_table(found))
+    console.print(render_tables(found.tables()))
     return console.export_text()
 
 

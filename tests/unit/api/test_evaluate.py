@@ -14,8 +14,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from fairbits.api.evaluate import evaluate
-from fairbits.cli.scores_table import evaluate_table
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.evaluation.document_sums import TokenPercentiles
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
@@ -163,7 +163,7 @@ def test_another_vocabulary_is_refused_by_the_text_it_cuts(reading_model, packed
 
 def printed(scores: Scores) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(evaluate_table(scores))
+    console.print(render_tables(scores.tables()))
     return console.file.getvalue()
 
 

@@ -38,7 +38,7 @@ def small(tmp_path_factory) -> Path:
 
 def printed(screening: Screening) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(screen_table(screening))
+    console.print(screen_table(screening).terminal())
     return console.file.getvalue()
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from fairbits.api.audit import audit
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertUse
-from fairbits.cli.audit_details import audit_details
-from fairbits.cli.audit_table import audit_table
+from fairbits.auditing.record import detail_tables
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.forward.experts import BlockExperts
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import Corpus
@@ -72,7 +72,7 @@ def test_an_expert_that_never_wins_is_found(never):
         ("heb_Hebr", 1),
         ("eng_Latn", 1),
     }
-    text = shown(audit_table(never))
+    text = shown(render_tables(never.tables()))
     assert "Block 1: 1 of 5 experts gets no token of Hebrew" in text
     assert "1 expert gets no text of any language, and would be rounded to nearest." in text
     assert "Starved: fewer than 32 positions of calibration text" in text
@@ -138,7 +138,7 @@ def test_counts_of_other_languages_are_refused(record, tmp_path):
 
 
 def test_details_have_a_row_for_every_language(record):
-    text = shown(audit_details(record))
+    text = shown(render_tables(detail_tables(record)))
     assert "Experts by language" in text
     few = record.experts.starved().sum(1)[record.languages.index("heb_Hebr")]
     assert f"Hebrew {few} 0" in text.partition("Experts by language")[2]
@@ -148,7 +148,7 @@ def test_a_model_without_experts_says_nothing_of_them(reading_model):
     found = audited(reading_model("llama"))
     assert found.experts is None
     assert found.as_data()["experts"] is None
-    assert "Experts" not in shown(audit_table(found))
+    assert "Experts" not in shown(render_tables(found.tables()))
     with pytest.raises(InputError, match="has no experts whose text was counted"):
         found.plot("experts")
 
@@ -157,6 +157,6 @@ def test_enough_text_starves_nobody(record):
     """The counts of a pass over a hundred times as much text of this kind."""
     many = tuple(replace(each, counts=each.counts * 100) for each in record.measured.experts)
     found = replace(record, measured=replace(record.measured, experts=many))
-    text = shown(audit_table(found))
+    text = shown(render_tables(found.tables()))
     assert "0 of 12 pairs of expert and language (0.0%) are starved" in text
     assert "Starved:" not in text

@@ -6,9 +6,9 @@ import pytest
 import transformers as t
 from rich.console import Console
 
-from fairbits.cli.diff_command import diff_table
-from fairbits.cli.table_parts import log_bar
+from fairbits.cli.diff_command import diff_tables, log_bar
 from fairbits.core.errors import InputError
+from fairbits.core.table import plain, render_tables
 from fairbits.kurtosis.diff import ModelDiff, block_pairs, diff
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.weight_moments import weight_moments
@@ -40,7 +40,7 @@ def families(tmp_path_factory) -> tuple[ModelDiff, list[tuple[int, int]]]:
 
 def printed(found: ModelDiff) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(diff_table(found))
+    console.print(render_tables(diff_tables(found)))
     return console.file.getvalue()
 
 
@@ -114,7 +114,7 @@ def test_the_table_fits_80_columns_and_shows_the_outliers(outliers) -> None:
 
 
 def test_bars_are_logarithmic() -> None:
-    assert [len(log_bar(kappa, 9999.0)) for kappa in (9, 99, 999, 9999)] == [2, 4, 6, 8]
+    assert [len(plain(log_bar(kappa, 9999.0)).strip()) for kappa in (9, 99, 999, 9999)] == [2, 4, 6, 8]
     assert (log_bar(-1.0, 5.0), log_bar(0.0, 5.0), log_bar(-1.2, -1.0)) == ("", "", "")
 
 

@@ -41,7 +41,7 @@ def commands(section: str) -> list[list[str]]:
     assert all(fence.count("\n") == 1 for fence in fences)
     found = [shlex.split(fence) for fence in fences]
     for _, verb, *words in found:
-        typer.main.get_command(app).commands[verb].make_context(verb, list(words))
+        typer.main.get_command(app).commands[verb].load().make_context(verb, list(words))
     return found
 
 
@@ -129,11 +129,11 @@ def test_the_commands_read_the_same_text_from_the_same_place(reading_model, tmp_
     made, measured = commands(section)
     for words, split in ((made, "calibration"), (measured, "evaluation")):
         _, verb, *rest = words
-        parsed = typer.main.get_command(app).commands[verb].make_context(verb, list(rest)).params
+        parsed = typer.main.get_command(app).commands[verb].load().make_context(verb, list(rest)).params
         assert parsed["text"] == given
         corpus = open_corpus(parsed["text"], ["eng", "heb"])
         assert corpus.hashes[split] == open_corpus(given, ["eng", "heb"]).hashes[split]
-    parsed = typer.main.get_command(app).commands["evaluate"].make_context("evaluate", measured[2:]).params
+    parsed = typer.main.get_command(app).commands["evaluate"].load().make_context("evaluate", measured[2:]).params
     names = ("tokens", "sequence", "seed", "text", "reference")
     asked = {name: parsed[name] for name in names} | {"languages": parsed["languages"].split(",")}
     assert evaluate(parsed["quantized"], **asked).as_bytes() == scores.as_bytes()

@@ -9,7 +9,7 @@ import pytest
 from fairbits.api.run import many_models as module
 from fairbits.api.run import run
 from fairbits.api.run.many_models import RunTask, RunWork, directories_of, run_many
-from fairbits.cli.run_table import runs_data
+from fairbits.cli.run_command import runs_data
 from fairbits.core.errors import InputError
 from fairbits.core.pool import Cluster, ThisProcess
 from fairbits.text.corpus import Corpus
