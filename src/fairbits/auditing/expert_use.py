@@ -73,8 +73,7 @@ class ExpertUse(Shown):
         found = AUDIT.read(audit)
         if found.experts is None:
             raise InputError(
-                f"{audit} has no counts of experts; its model has none whose router could be observed, or it was "
-                "written by an earlier version of fairbits: audit the model again"
+                f"{audit} has no counts of experts: its model has no experts whose router fairbits can observe"
             )
         stored = found.experts.blocks
         arrays = stored_arrays(Path(audit), found, [f"experts/{each.block}" for each in stored])

@@ -200,7 +200,7 @@ def test_the_table_has_percentiles_over_tokens(scores) -> None:
 def test_scores_of_version_1_have_no_percentiles_to_show(scores) -> None:
     known = {code: TokenPercentiles(each.kl_p99) for code, each in scores.percentiles.items()}
     text = printed(replace(scores, percentiles=known))
-    assert "These scores are of version 1, which kept no percentiles: evaluate again." in " ".join(text.split())
+    assert "These scores have no percentiles over tokens: evaluate again." in " ".join(text.split())
     assert "99.9 %" not in text
     assert "Over languages" in text
 
@@ -214,7 +214,7 @@ def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:
 def test_the_table_of_nothing_lost_has_no_ratio(reading_model) -> None:
     source = reading_model("llama")
     text = printed(evaluate(source, reference=source, text=CORPUS))
-    assert "The ratio is left out where the least damage may be 0" in text
+    assert "The ratio is left out where the smallest damage may be 0" in text
 
 
 def test_a_measurement_is_repeated_by_its_signature(packed, reading_model) -> None:
