@@ -185,10 +185,10 @@ class Audit(Shown):
             "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
             "founders": self.founders.as_data(),
             "patterns": {
-                f"{kind} {measure}": {"blocks": measured.blocks(kind)} | each.as_data()
-                for (kind, measure), each in self.patterns.items()
+                f"{kind} {measure}": {"blocks": measured.blocks(kind)} | pattern.as_data()
+                for (kind, measure), pattern in self.patterns.items()
             },
-            "damage": {form: each.as_data() for form, each in self.damage.items()},
+            "damage": {form: damage.as_data() for form, damage in self.damage.items()},
             "points": [asdict(point) for point in measured.points],
             "linears": list(measured.linears),
             "seen_by": dict(measured.seen_by),
@@ -201,10 +201,10 @@ class Audit(Shown):
 
     def save(self, path: str | Path) -> None:
         """Writes `path` (JSON) and, next to it, the large arrays (safetensors). The same audit gives the same bytes."""
-        path, beside = check_audit_target(path)
+        path, arrays_path = check_audit_target(path)
         arrays = to_safetensors(self.arrays())
-        data = self.as_data() | {"arrays": {"file": beside.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
-        write_files({beside: arrays, path: to_json(round_floats(data))})
+        data = self.as_data() | {"arrays": {"file": arrays_path.name, "sha256": hashlib.sha256(arrays).hexdigest()}}
+        write_files({arrays_path: arrays, path: to_json(round_floats(data))})
 
     def arrays(self) -> dict[str, Any]:
         """Returns what is too large for JSON: document sums, channel mean squares, experts, second moments."""
@@ -214,23 +214,23 @@ class Audit(Shown):
             "gradients": measured.gradients,
             "inputs": measured.inputs,
         }
-        named = {f"{group}/{name}": each for group, arrays in groups.items() for name, each in arrays.items()}
+        named = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
         documents = {
             "documents/language": np.array([self.languages.index(code) for code in measured.lang.tolist()]),
             "documents/id": measured.document,
             **{f"documents/{name}": getattr(measured, name) for name in ("size_bytes", "predicted", "nll", "entropy")},
             **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
-            **{f"documents/damage {form}": each.sums for form, each in self.damage.items()},
+            **{f"documents/damage {form}": damage.sums for form, damage in self.damage.items()},
         }
         counts = {} if self.experts is None else self.experts.arrays()
-        return {name: np.ascontiguousarray(each) for name, each in (named | documents | counts).items()}
+        return {name: np.ascontiguousarray(array) for name, array in (named | documents | counts).items()}
 
     def _language(self, code: str) -> dict[str, Any]:
-        own = self.measured.lang == code
+        mask = self.measured.lang == code
         return {
-            "documents": int(own.sum()),
+            "documents": int(mask.sum()),
             "trusted": not self.redundancy[code].foreign,
-            "predicted_tokens": int(self.measured.predicted[own].sum()),
+            "predicted_tokens": int(self.measured.predicted[mask].sum()),
             "bits_per_byte": self.bits_per_byte[code].to_dict(),
             "kappa_weighted": self.kappa_weighted[code].to_dict(),
             "kappa_mixture": self.kappa_mixture[code].to_dict(),
@@ -240,9 +240,9 @@ class Audit(Shown):
         }
 
     def _block(self, index: int) -> dict[str, Any]:
-        found = self.moments.blocks[index]
+        moments = self.moments.blocks[index]
         names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6")
-        return {"block": index, "stack": self.model.stacks[index]} | {name: getattr(found, name) for name in names}
+        return {"block": index, "stack": self.model.stacks[index]} | {name: getattr(moments, name) for name in names}
 
 
 def _scheme_data(scheme: Scheme) -> dict[str, Any]:
@@ -270,7 +270,9 @@ def _language_table(audit: Audit) -> Table:
     """Returns one row per language, worst first; languages that cannot be trusted come last, marked."""
     damage, by_byte = audit.predicted.estimates(), audit.predicted.bits_per_byte.by_language()
     longest = max(estimate.value for estimate in audit.ranked.estimates().values())
-    number, per_byte = (NumberFormat(max(each.value for each in column.values())) for column in (damage, by_byte))
+    number, per_byte = (
+        NumberFormat(max(estimate.value for estimate in column.values())) for column in (damage, by_byte)
+    )
     rows: list[tuple[Cell, ...]] = []
     for code in audit.order:
         trusted, ratio = code in audit.trusted, audit.tokenization[code].tokens_per_sentence_ratio
@@ -403,7 +405,7 @@ def detail_tables(audit: Audit) -> list[Table]:
 
 def _estimates(audit: Audit, estimates: Mapping[str, Estimate]) -> dict[str, Cell]:
     """Returns value and interval of every language, all with the same decimals."""
-    ends = [end for each in estimates.values() for end in (each.low, each.value, each.high) if np.isfinite(end)]
+    ends = [end for e in estimates.values() for end in (e.low, e.value, e.high) if np.isfinite(end)]
     number = NumberFormat(max(map(abs, ends)), factor=1.0)
     return {code: number.estimate(estimates[code]) for code in audit.order}
 
@@ -462,7 +464,7 @@ def _redundancy(audit: Audit) -> Table:
 
 def _forms(audit: Audit) -> Table:
     values = {form: damage.estimates() for form, damage in audit.damage.items()}
-    factor, prefix = short_unit(max(each.value for form in values.values() for each in form.values()))
+    factor, prefix = short_unit(max(estimate.value for form in values.values() for estimate in form.values()))
     rows = []
     for code in audit.order:
         number = NumberFormat(max(form[code].value for form in values.values()), factor=factor)

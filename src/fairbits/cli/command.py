@@ -52,7 +52,7 @@ class Terminated(KeyboardInterrupt):
 def end_on_sigterm() -> None:
     """Has SIGTERM raise `Terminated`, if this process may decide so.
 
-    One of several processes ends at once: it may be waiting for the others, where no exception reaches it.
+    One of several processes ends at once: it may be waiting for another one, where no exception reaches it.
     """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -64,7 +64,7 @@ def end_on_sigterm() -> None:
 
 
 def find_commands() -> dict[str, list[EntryPoint]]:
-    """Returns where the commands are, by panel of --help; those of other packages come last. None is imported."""
+    """Returns where the commands are, by panel of --help, commands of other packages last; none is imported."""
     panels = {
         panel: [EntryPoint(name, f"fairbits.cli.{name}_command:{name}", COMMANDS) for name in names]
         for panel, names in PANELS.items()

@@ -14,9 +14,9 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
     """Returns the stages with their time, memory and disk, the whole job, and what is free."""
     gpu = estimate.capacity.gpu is not None
 
-    def sizes(held: Held) -> tuple[str, ...]:
-        memory = (held.gpu, held.ram) if gpu else (held.ram,)
-        return tuple("–" if size < 1 else readable_size(size) for size in (*memory, held.written + held.scratch))
+    def sizes(taken: Held) -> tuple[str, ...]:
+        memory = (taken.gpu, taken.ram) if gpu else (taken.ram,)
+        return tuple("–" if size < 1 else readable_size(size) for size in (*memory, taken.written + taken.scratch))
 
     free = estimate.capacity
     spare = (*((free.gpu,) if gpu else ()), free.ram, free.disk)

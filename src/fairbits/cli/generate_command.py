@@ -32,7 +32,7 @@ def generate(
             autocompletion=completion.language,
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="New tokens per prompt, at most.", metavar="N")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per prompt.", metavar="N")] = 64,
     temperature: Annotated[
         float,
         typer.Option(help="0: always the most probable token; 1: sample with the model's probabilities.", metavar="X"),

@@ -28,7 +28,9 @@ def imatrix(
             autocompletion=completion.model,
         ),
     ] = None,
-    out_file: Annotated[Path | None, options.out_option("IMATRIX.gguf", help="The file to write: the mix.")] = None,
+    out_file: Annotated[
+        Path | None, options.out_option("IMATRIX.gguf", help="The file to write, for the mix of the languages.")
+    ] = None,
     per_language: Annotated[
         Path | None, typer.Option(help="Also write one file per language into this directory.", metavar="DIR")
     ] = None,

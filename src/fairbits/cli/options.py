@@ -71,13 +71,13 @@ Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
 Tokens = Annotated[int, typer.Option(help="Calibration tokens per language.", metavar="N")]
 EvaluationTokens = Annotated[int, typer.Option(help="Evaluation tokens per language.", metavar="N")]
-Sequence = Annotated[int, typer.Option(help="Window length in tokens, at most.", metavar="N")]
+Sequence = Annotated[int, typer.Option(help="Maximum window length in tokens.", metavar="N")]
 Seed = Annotated[int, typer.Option(help="Random seed for sampling text.", metavar="N")]
 GroupOrChannel = Annotated[
     str,
     typer.Option(
         "--group",
-        help="Number of weights that share a scale, or channel.",
+        help="Number of weights that share a scale, such as 128; or channel.",
         metavar="N|channel",
         autocompletion=completion.one_of("32", "64", "128", "channel"),
     ),

@@ -33,14 +33,14 @@ def policy_options() -> dict[str, dict[str, PolicyOption]]:
 
 def with_policy_options(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command with the options of all policies, which it receives as `**options`, after its first two."""
-    declared = [each for each in signature(command).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    declared = [p for p in signature(command).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     first, second, *rest = declared
     added = [Parameter("policy", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, policy_flag()])]
     for name, users in policy_options().items():
         kind = next((kind for kind in (int, float) if next(iter(users.values())).kinds == (kind,)), str)
         annotation = Annotated[kind | None, option_flag(name, users)]  # type: ignore[valid-type]
         added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (first, second, *added, *rest)]
+    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (first, second, *added, *rest)]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
     return command
 
@@ -90,7 +90,7 @@ complete_policy, complete_policies = completion.one_of(*POLICIES), completion.so
 AuditOption = Annotated[Path | None, audit_flag()]
 PlanTokens = Annotated[int | None, tokens_flag()]
 PlanSequence = Annotated[
-    int | None, typer.Option("--sequence", help="Window length in tokens, at most (default: 512).", metavar="N")
+    int | None, typer.Option("--sequence", help="Maximum window length in tokens (default: 512).", metavar="N")
 ]
 PlanSeed = Annotated[
     int | None, typer.Option("--seed", help="Random seed for sampling text (default: 0).", metavar="N")

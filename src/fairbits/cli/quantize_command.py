@@ -78,7 +78,7 @@ def quantize(
     audit: policy_options.AuditOption = None,
     plan_file: Annotated[
         Path | None,
-        typer.Option("--plan", help="Carry out this plan. Only --text may be given with it.", metavar="FILE"),
+        typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE"),
     ] = None,
     resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
     text: options.TextFrom = None,

@@ -199,7 +199,7 @@ def run_tables(run: FinishedRun) -> list[Table]:
     """Returns the damage of every language under the first baseline and the policy, a summary, and the notes."""
     scores = {**dict(list(run.baselines.items())[:1]), run.policy: run.scores}
     damage = [measured.frame().by_language() for measured in scores.values()]
-    number = NumberFormat(max(abs(each.value) for languages in damage for each in languages.values()))
+    number = NumberFormat(max(abs(estimate.value) for languages in damage for estimate in languages.values()))
     marks = _marks(*scores.values()) if len(scores) == 2 else {}
     rows: list[tuple[Cell, ...]] = []
     for code in worst_first(damage[-1]):
@@ -223,14 +223,15 @@ def run_tables(run: FinishedRun) -> list[Table]:
 def _summary(scores: Mapping[str, Scores], number: NumberFormat) -> Table:
     """Returns worst, gap and mean over languages and the size, one column per policy."""
     disparities = [measured.disparity() for measured in scores.values()]
+    worsts = (part.worst for part in disparities)
     sizes = (
         f"{megabytes(size, decimals=2)}, {size / measured.reference.size_bytes:.0%} of the model"
         for measured, size in ((measured, measured.quantized.size_bytes) for measured in scores.values())
     )
     rows: tuple[tuple[Cell, ...], ...] = (
-        ("worst", *(number.estimate(each.worst[1], f" {each.worst[0].partition('_')[0]}") for each in disparities)),
-        ("gap", *("–" if each.gap is None else number.estimate(each.gap) for each in disparities)),
-        ("mean", *(number.estimate(each.mean) for each in disparities)),
+        ("worst", *(number.estimate(worst, f" {code.partition('_')[0]}") for code, worst in worsts)),
+        ("gap", *("–" if gap is None else number.estimate(gap) for gap in (part.gap for part in disparities))),
+        ("mean", *(number.estimate(part.mean) for part in disparities)),
         ("size", *sizes),
     )
     return Table("Over languages", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
@@ -257,7 +258,7 @@ def next_steps(run: FinishedRun) -> Iterator[Cell]:
 def runs_tables(result: FinishedRuns) -> list[Table]:
     """Returns worst language, mean and size of every model, and why some failed."""
     disparities = {name: run.scores.disparity() for name, run in result.runs.items()}
-    number = NumberFormat(max((abs(each.worst[1].value) for each in disparities.values()), default=1.0))
+    number = NumberFormat(max((abs(part.worst[1].value) for part in disparities.values()), default=1.0))
     rows: list[tuple[Cell, ...]] = []
     for name, run in result.runs.items():
         code, worst = disparities[name].worst

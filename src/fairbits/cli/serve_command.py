@@ -48,11 +48,11 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file with the API key that clients must send.", metavar="FILE")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="New tokens per completion, at most.", metavar="N", min=1)] = 512,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Tokens per prompt, at most.", metavar="N", min=1)] = 4096,
-    max_body: Annotated[int, typer.Option(help="Bytes per request, at most.", metavar="N", min=1024)] = 1 << 20,
-    max_queue: Annotated[int, typer.Option(help="Completions in the queue, at most.", metavar="N", min=1)] = 256,
-    max_batch: Annotated[int, typer.Option(help="Completions decoded together, at most.", metavar="N", min=1)] = 8,
+    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per completion.", metavar="N", min=1)] = 512,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Maximum tokens per prompt.", metavar="N", min=1)] = 4096,
+    max_body: Annotated[int, typer.Option(help="Maximum bytes per request.", metavar="N", min=1024)] = 1 << 20,
+    max_queue: Annotated[int, typer.Option(help="Maximum completions in the queue.", metavar="N", min=1)] = 256,
+    max_batch: Annotated[int, typer.Option(help="Maximum completions decoded together.", metavar="N", min=1)] = 8,
     timeout: Annotated[
         float, typer.Option(help="Time limit per request, in seconds.", metavar="SECONDS", min=0.1, max=86400)
     ] = 300.0,

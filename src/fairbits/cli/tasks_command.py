@@ -33,7 +33,7 @@ def tasks(
         ),
     ] = "bpb,cloze",
     items: Annotated[
-        int | None, typer.Option(help="Items per language and kind, at most; by default all.", metavar="N")
+        int | None, typer.Option(help="Maximum items per language and kind; by default all.", metavar="N")
     ] = None,
     name: Annotated[str, typer.Option(help="Prefix of the task names.", metavar="NAME")] = "fairbits",
     seed: options.Seed = 0,

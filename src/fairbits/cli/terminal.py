@@ -139,7 +139,7 @@ def short_number(number: float) -> str:
 
 
 def print_signature(signature: object) -> None:
-    """Prints a signature on a line of its own, however long, so that it can be copied; not if notes are silenced."""
+    """Prints a signature on one line, however long, so that it can be copied; not if notes are silenced."""
     if not err.quiet:
         out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
 

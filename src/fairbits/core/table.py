@@ -179,7 +179,7 @@ def rich_text(cell: Cell, *, style: str = "") -> Text:
     if isinstance(cell, str):
         return Text(printable(cell), style=style)
     parts = ((part, "") if isinstance(part, str) else part for part in cell)
-    return Text.assemble(*((printable(text), own) for text, own in parts))
+    return Text.assemble(*((printable(text), part_style) for text, part_style in parts))
 
 
 def plain(cell: Cell) -> str:
