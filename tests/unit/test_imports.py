@@ -47,7 +47,7 @@ def test_commands_that_only_read_files_do_not_wait_for_torch(command) -> None:
 @pytest.mark.parametrize(
     ("statement", "own", "others"),
     [
-        ("import fairbits", 2, 10),
+        ("import fairbits", 3, 10),
         ("import fairbits.cli", 15, 280),
         (HELP.format([]), 15, 420),  # rich reads Markdown
     ],

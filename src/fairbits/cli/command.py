@@ -31,6 +31,8 @@ PANELS = {
     "Models and languages": ("inspect", "languages", "mix", "imatrix", "tasks", "doctor"),
 }
 """The commands of fairbits in the order of --help; `audit` is the function of that name in `audit_command`."""
+ENVIRONMENT = {"gate": {"OPENBLAS_NUM_THREADS": "1"}}
+"""Set before a command loads numpy: the matrices of `gate` are small, and threads would only wait for each other."""
 EVERYWHERE = ("quiet", "debug")
 """Options of `fairbits` itself that may also follow the command."""
 SHARED = ("quantize",)
@@ -111,6 +113,8 @@ class LazyCommand(TyperCommand):
 
     def load(self) -> Any:
         """Returns the command, imported now."""
+        for name, value in ENVIRONMENT.get(self.name or "", {}).items():
+            os.environ.setdefault(name, value)
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         app.command(self.name, cls=FairbitsCommand)(self.entry_point.load())
         return typer.main.get_command(app)
