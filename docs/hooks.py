@@ -32,7 +32,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 def command_line() -> str:
     """Returns the page on the command line: every command, its examples, arguments and options."""
     group: Any = typer.main.get_command(app)
-    commands = (line for name, command in group.commands.items() for line in _verb(name, command))
+    commands = (line for name, command in group.commands.items() for line in _command(name, command.load()))
     return "\n".join([HEAD, *_parameters(group.params), *commands])
 
 
@@ -44,12 +44,12 @@ def python_names() -> str:
     return "\n".join(lines)
 
 
-def _verb(name: str, command: Any) -> Iterator[str]:
+def _command(name: str, command: Any) -> Iterator[str]:
     if command.hidden:
         return
-    said, _, examples = _plain(command.help or "").partition("Examples:\n")
+    about, _, examples = _plain(command.help or "").partition("Examples:\n")
     arguments = [_shape(each) for each in command.params if not _is_option(each)]
-    yield from (f"## {name}", "", said.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
+    yield from (f"## {name}", "", about.strip(), "", "```text", " ".join(["fairbits", name, *arguments, "[OPTIONS]"]))
     yield from ("", *(line.strip() for line in examples.strip().splitlines()), "```", "")
     yield from _parameters(command.params)
 

@@ -11,17 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbits.api.trial_tasks import task_device
-from fairbits.cli import completion
-from fairbits.cli.cluster import cluster_of, device_here, progress_of
+from fairbits.cli import completion, compute
 from fairbits.cli.options import (
     Device,
     EvaluationTokens,
     GroupOrChannel,
     Json,
     Languages,
-    Ray,
-    RayCpus,
-    RayGpus,
     Seed,
     Sequence,
     TextFrom,
@@ -29,12 +25,15 @@ from fairbits.cli.options import (
     check_out,
     flag,
     out_option,
+    parse_group,
+    split_names,
     write_out,
 )
-from fairbits.cli.parsing import group_of, names_of, shares_of
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.core.errors import InputError, printable
 from fairbits.core.task_pool import Cluster, open_pool
+from fairbits.text.language_codes import user_language
+from fairbits.text.mix import parse_weights
 from fairbits_research.experiments.all_experiments import (
     EVERY,
     EXPERIMENTS,
@@ -53,7 +52,7 @@ def research(
         typer.Argument(
             help="An experiment, or all. Without a name: a list of the experiments and their results.",
             metavar="NAME",
-            autocompletion=completion.one_of(*completion.EXPERIMENTS, EVERY),
+            autocompletion=completion.one_of(*EXPERIMENTS, EVERY),
         ),
     ] = None,
     model: Annotated[
@@ -80,9 +79,9 @@ def research(
         Path | None,
         typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
     ] = None,
-    ray: Ray = None,
-    ray_cpus: RayCpus = 1.0,
-    ray_gpus: RayGpus = 1.0,
+    ray: compute.Ray = None,
+    ray_cpus: compute.RayCpus = 1.0,
+    ray_gpus: compute.RayGpus = 1.0,
     resume: Annotated[bool, flag("--resume", help="all: skip experiments whose result is in --out.")] = False,
     out_file: Annotated[
         Path | None, out_option("PATH", help="The file to write; for all experiments, an existing directory.")
@@ -97,7 +96,7 @@ def research(
       fairbits research null-controls
       fairbits research outliers --model ./model --text texts --device cpu
     """
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     if markdown and (name is not None or out_file is not None):
         raise InputError("--markdown prints the results that fairbits brings; it takes no experiment and no --out")
     if markdown:
@@ -117,14 +116,14 @@ def research(
     setting = {
         "model": model,
         "text": text,
-        "languages": names_of(languages),
+        "languages": split_names(languages),
         "tokens": evaluation_tokens,
         "calibration": tokens,
         "sequence": sequence,
-        "group": group_of(group),
+        "group": parse_group(group),
         "seed": seed,
-        "device": device_here(device, cluster),
-        "shares": shares_of(shares),
+        "device": compute.device_here(device, cluster),
+        "shares": _parse_shares(shares),
     }
     left = dict(zip(names, places, strict=True))
     if resume:
@@ -135,6 +134,20 @@ def research(
                 print_notes([f"{place} already exists"])
                 del left[experiment]
     _run(left, setting, models, cluster, as_json=as_json)
+
+
+def _parse_shares(text: str | None) -> dict[str, float] | None:
+    """Returns the share of each language, by its code.
+
+    >>> _parse_shares("eng=0.4,fra=0.2")
+    {'eng_Latn': 0.4, 'fra_Latn': 0.2}
+    """
+    if text is None:
+        return None
+    weights = parse_weights(text)
+    if isinstance(weights, str) or not all(share > 0 for share in weights.values()):
+        raise InputError(f"--shares is {text!r:.60}; it must be a positive number per language: eng=0.4,fra=0.2")
+    return {user_language(name).code: share for name, share in weights.items()}
 
 
 def _run(
@@ -167,7 +180,7 @@ def _run(
             print_done(name, perf_counter() - start)
             show(name)
         return
-    with progress_of(cluster, "") as (_, watched), open_pool(watched) as pool:
+    with compute.show_progress(cluster, "") as (_, watched), open_pool(watched) as pool:
         work = ExperimentWork(setting | {"device": task_device(setting["device"], pool)}, models)
         run_experiments(list(places), work, pool=pool, on_result=keep)
     for name in places:

@@ -91,7 +91,7 @@ def test_verbs_and_options_within_sentences_exist(page: str) -> None:
     shared = {flag for each in GROUP.params for flag in each.opts} | {"--help"}
     for command in INLINE.findall(TEXTS[page]):
         _, verb, *rest = command.split()
-        known = shared | {flag for each in GROUP.commands[verb].params for flag in each.opts}
+        known = shared | {flag for each in GROUP.commands[verb].load().params for flag in each.opts}
         assert {word for word in rest if word.startswith("--")} <= known, command
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 import fairbits as fb
-from fairbits.cli.parsing import budget_of
+from fairbits.cli.overlay_command import parse_budget
 from fairbits.core.errors import InputError
 
 LANGUAGES = ["eng_Latn", "heb_Hebr", "jpn_Jpan"]
@@ -103,12 +103,12 @@ def test_thresholds_of_activations_are_named(command, model, base, tmp_path) -> 
 @pytest.mark.parametrize("given", ["-1%", "101%", "5", "-0.01", "nan", "inf", "", "%", "5 percent", "5%%"])
 def test_a_budget_that_is_no_share(given) -> None:
     with pytest.raises(InputError, match=re.escape("it must be a share of the base from 0 to 1: 5%, or 0.05")):
-        budget_of(given)
+        parse_budget(given)
 
 
 @pytest.mark.parametrize(("given", "share"), [("5%", 0.05), ("0.05", 0.05), ("0", 0), ("100%", 1), ("2.5 %", 0.025)])
 def test_a_budget_that_is_a_share(given, share) -> None:
-    assert budget_of(given) == pytest.approx(share)
+    assert parse_budget(given) == pytest.approx(share)
 
 
 def test_what_is_wrong_ends_with_2_and_leaves_nothing(command, model, base, tmp_path) -> None:

@@ -94,7 +94,7 @@ def test_errors_of_columns_are_those_of_the_cpu() -> None:
 
 def test_the_verb_follows_the_device(bfloat16: Checkpoint, tmp_path: Path) -> None:
     found = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cuda")
-    assert found.subject.dtype == "bfloat16"
+    assert found.model.dtype == "bfloat16"
     found.save(tmp_path / "audit.json")
     expected = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cpu")
     ours, theirs = (each.predicted.estimates() for each in (found, expected))

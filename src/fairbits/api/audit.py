@@ -139,7 +139,7 @@ def build_audit(
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
-        subject=_subject(checkpoint, corpus, measured, notes=notes, request=request),
+        model=_audited_model(checkpoint, corpus, measured, notes=notes, request=request),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -196,7 +196,7 @@ def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]
     )
 
 
-def _subject(
+def _audited_model(
     checkpoint: Checkpoint,
     corpus: Corpus,
     measured: ActivationStatistics,

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from fairbits import TYPE_CHECKING
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
 from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import one_of, positive, whole
 from fairbits.core.checks import sequence as listed
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
+from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.progress import Progress
 from fairbits.core.records import to_json
+from fairbits.core.table import Cell, Shown, Table, data_frame, dim, notes_table
 from fairbits.core.task_pool import Cluster
-from fairbits.core.units import MEASURES, UNIT_LABELS
+from fairbits.core.units import MB, MEASURE_LABELS, MEASURES, UNIT_LABELS
 from fairbits.evaluation.scores import check_unit
 from fairbits.kurtosis.checklist import critical_bits
 from fairbits.models.device import AUTO
@@ -30,11 +33,15 @@ from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.variants import variant
 from fairbits.reports.sources import SWEEP
-from fairbits.stats.frame import LanguageFrame, interval_notes
+from fairbits.stats.frame import LanguageFrame, estimate_columns, figure_of_series, interval_notes
 from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    import pandas
+    from transformers import PreTrainedTokenizerBase
 
 THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
 """Thresholds by default: about 1 % of the loss of a good model."""
@@ -44,8 +51,14 @@ REMARK = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
+LEGEND = (
+    "B*: critical bit width, below which the damage exceeds the threshold; log damage is interpolated linearly between "
+    "bit widths, and 95 % intervals come from resampling documents. The intervals of the damage are in the JSON."
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Shown):
     """One policy at several widths, ascending, on the same text.
 
     `frames` holds the damage by width, on the same documents, `sizes` the bytes of the quantized model. `max_kappa` is
@@ -145,6 +158,46 @@ class Sweep:
         named = {language_from_code(code).name: width for code, width in self.widths.items()}
         return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
 
+    def tables(self) -> list[Table]:
+        """Returns the damage of every language at every bit width, most bits first; verdict and notes."""
+        frame = next(iter(self.frames.values()))
+        amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
+        damage = f"{MEASURE_LABELS[self.measure].capitalize()} in {UNIT_LABELS[self.unit]}"
+        rows: list[tuple[Cell, ...]] = [
+            (code, *_damage_cells(self.curves[code].values()), self.widths[code].text(self.bits))
+            for code in sorted(self.widths, key=lambda code: -self.widths[code].value)
+        ]
+        rows.append(("gap", *_damage_cells(self.gaps.values()), self.gap_width.text(self.bits)))
+        rows.append((dim("MB"), *(dim(f"{size / MB:.1f}") for size in self.sizes.values()), ""))
+        table = Table(
+            [(self.model, "bold cyan"), "  ", (f"{self.policy}, group {self.settings['group']}", "bold")],
+            ("", *map(str, self.bits), "B*"),
+            tuple(rows),
+            (dim(LEGEND),),
+            (
+                dim(f"evaluation text of {self.settings['text']}: {', '.join(amounts)}"),
+                "",
+                [(f"{damage} by bits per weight; B* for {self.threshold:g}", "bold")],
+            ),
+        )
+        return [table, *notes_table(self.verdict, "Verdict"), *notes_table(self.all_notes)]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns a table with a row for every language and bit width."""
+        rows = [(code, bits, damage) for code, curve in self.curves.items() for bits, damage in curve.items()]
+        columns: dict[str, list[Any]] = {
+            "language": [code for code, _, _ in rows],
+            "bits": [bits for _, bits, _ in rows],
+            **estimate_columns("damage", (damage for _, _, damage in rows)),
+        }
+        return data_frame(columns)
+
+    def plot(self) -> Figure:
+        """Returns a figure of the damage of every language at every bit width, worst first at the smallest."""
+        series = {f"{bits} bits": frame.by_language() for bits, frame in self.frames.items()}
+        title = f"{MEASURE_LABELS[self.measure].capitalize()} of every language under {self.policy}"
+        return figure_of_series(series, title=title, unit=self.unit)
+
     def as_data(self) -> dict[str, Any]:
         """Returns everything for JSON."""
         content = {
@@ -172,6 +225,12 @@ class Sweep:
     def save(self, path: str | Path) -> None:
         """Writes the sweep."""
         write_files({check_writable(path, example="sweep.json"): to_json(self.as_data())})
+
+
+def _damage_cells(estimates: Iterable[Estimate]) -> list[str]:
+    """Returns damages in six or seven characters each."""
+    values = [estimate.value for estimate in estimates]
+    return [f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}" for value in values]
 
 
 def sweep(

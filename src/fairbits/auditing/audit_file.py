@@ -1,4 +1,4 @@
-"""The file of an audit: every key of audit.json and its type. The large arrays are in a second file."""
+"""The files of an audit: every key of audit.json and its type; the large arrays are in a second file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import check_writable
 from fairbits.core.records import (
     BlockIndex,
     Code,
@@ -77,9 +79,10 @@ class SavedTokenization(Tokenization):
 
 @dataclass(frozen=True)
 class AuditedLanguage:
-    """All measurements of one language; `trusted` is not in files of 0.1.0, and follows from `redundancy`."""
+    """All measurements of one language; `trusted` follows from `redundancy`."""
 
     documents: Count
+    trusted: bool
     predicted_tokens: Count
     bits_per_byte: Estimate
     kappa_weighted: Estimate
@@ -87,7 +90,6 @@ class AuditedLanguage:
     outlier_share: Estimate
     tokenization: SavedTokenization
     redundancy: Redundancy
-    trusted: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class SavedPattern:
     def __post_init__(self) -> None:
         """Checks that every row has an entry for every block, and that there is one for every language."""
         check_once("languages", self.languages)
-        check_once("blocks", [str(each) for each in self.blocks])
+        check_once("blocks", [str(block) for block in self.blocks])
         for name in ("activation", "share"):
             check_same_keys(name, getattr(self, name), "languages", self.languages)
             _check_rows(name, getattr(self, name), len(self.blocks))
@@ -160,7 +162,7 @@ class SavedError:
         for name in ("by_block", "by_linear"):
             check_same_keys(name, getattr(self, name), "damage", self.damage)
         _check_rows("by_block", self.by_block, len(self.blocks))
-        _check_rows("by_linear", self.by_linear, len(self.linears), each="linear layer")
+        _check_rows("by_linear", self.by_linear, len(self.linears), item="linear layer")
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,10 @@ class SavedBlockExperts:
 
     def __post_init__(self) -> None:
         """Checks that no more experts are counted than there are."""
-        for name, found in (("starved", self.starved), ("empty", self.empty), ("unreached", {"": self.unreached})):
-            odd = next((code for code, number in found.items() if number > self.experts), None)
+        for name, counts in (("starved", self.starved), ("empty", self.empty), ("unreached", {"": self.unreached})):
+            odd = next((code for code, number in counts.items() if number > self.experts), None)
             if odd is not None:
-                raise InputError(f"{name} {odd} is {found[odd]}; it must be at most the experts, {self.experts}")
+                raise InputError(f"{name} {odd} is {counts[odd]}; it must be at most the experts, {self.experts}")
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class ArraysFile:
 
 @dataclass(frozen=True)
 class AuditFile:
-    """The content of audit.json; `experts` is not in files of 0.1.0, and None if the model has none."""
+    """The content of audit.json; `experts` is None if the model has none."""
 
     model: AuditedModel
     scheme: AuditedScheme
@@ -245,21 +247,21 @@ class AuditFile:
     weighted_error: SavedError
     certificate: SavedCertificate
     arrays: ArraysFile
-    experts: SavedExperts | None = None
+    experts: SavedExperts | None
 
     def __post_init__(self) -> None:
         """Checks that the parts shown in reports are present for every language and block."""
-        for name, held in (("patterns", PATTERN in self.patterns), ("damage", FORM in self.damage)):
-            if not held:
+        for name, present in (("patterns", PATTERN in self.patterns), ("damage", FORM in self.damage)):
+            if not present:
                 raise InputError(f"{name} lacks {PATTERN if name == 'patterns' else FORM!r}, which every audit has")
-        if [each.block for each in self.blocks] != list(range(len(self.model.stacks))):
+        if [block.block for block in self.blocks] != list(range(len(self.model.stacks))):
             raise InputError(
                 f"blocks must be 0 … {len(self.model.stacks) - 1}, in this order, one for each of model.stacks"
             )
         self._check_languages()
-        for form, each in self.damage.items():
-            _check_rows(f"damage.{form}.by_block", each.by_block, len(self.blocks))
-            _check_rows(f"damage.{form}.by_linear", each.by_linear, len(self.linears), each="linear layer")
+        for form, damage in self.damage.items():
+            _check_rows(f"damage.{form}.by_block", damage.by_block, len(self.blocks))
+            _check_rows(f"damage.{form}.by_linear", damage.by_linear, len(self.linears), item="linear layer")
         for name, pattern in self.patterns.items():
             check_within(
                 f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", map(str, range(len(self.blocks)))
@@ -267,22 +269,22 @@ class AuditFile:
 
     def _check_languages(self) -> None:
         """Checks that every part names the languages of the audit."""
-        found: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}
-        found |= {f"patterns.{name}": each.languages for name, each in self.patterns.items()}
-        for form, each in self.damage.items():
+        parts: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}
+        parts |= {f"patterns.{name}": pattern.languages for name, pattern in self.patterns.items()}
+        for form, damage in self.damage.items():
             for name in ("nats_per_token", "bits_per_byte", "by_block", "by_linear"):
-                found[f"damage.{form}.{name}"] = getattr(each, name)
-        found |= {"weighted_error.damage": self.weighted_error.damage, "certificate": self.certificate.languages}
+                parts[f"damage.{form}.{name}"] = getattr(damage, name)
+        parts |= {"weighted_error.damage": self.weighted_error.damage, "certificate": self.certificate.languages}
         for block in () if self.experts is None else self.experts.blocks:
             for name in ("routed", "starved", "empty"):
-                found[f"experts of block {block.block}, {name}"] = getattr(block, name)
-        for name, codes in found.items():
+                parts[f"experts of block {block.block}, {name}"] = getattr(block, name)
+        for name, codes in parts.items():
             check_same_keys(name, codes, "languages", self.languages)
 
     @property
     def trusted(self) -> frozenset[str]:
         """The languages whose predicted damage can be trusted, because their text is not foreign to the model."""
-        return frozenset(code for code, each in self.languages.items() if not each.redundancy.foreign)
+        return frozenset(code for code, language in self.languages.items() if language.trusted)
 
     @property
     def pattern(self) -> SavedPattern:
@@ -295,24 +297,57 @@ class AuditFile:
         return self.damage[FORM]
 
 
-def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int, *, each: str = "block") -> None:
+def _check_rows(name: str, rows: Mapping[str, tuple[Any, ...]], size: int, *, item: str = "block") -> None:
     odd = next((code for code, row in rows.items() if len(row) != size), None)
     if odd is not None:
-        raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per {each}")
+        raise InputError(f"{name} of {odd:.40} has {len(rows[odd])} entries; it must have {size}, one per {item}")
 
 
-AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile, optional=("experts",))
+AUDIT = Kind("fairbits.audit/1", "an audit", "fairbits audit --out", AuditFile)
 
 
-def stored_arrays(path: Path, found: AuditFile, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Returns arrays of an audit by name; `path` is that of audit.json, `found` its content."""
-    from safetensors import SafetensorError, safe_open
-
-    beside = path.with_name(found.arrays.file)
+def stored_arrays(path: Path, audit: AuditFile, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Returns arrays of an audit by name; `path` is the path of audit.json, `audit` its content."""
+    arrays_path = path.with_name(audit.arrays.file)
     try:
-        with safe_open(beside, framework="numpy") as arrays:
+        with safe_open(arrays_path, framework="numpy") as arrays:
             return [arrays.get_tensor(name) for name in names]
     except (OSError, SafetensorError) as problem:
         raise InputError(
-            f"{beside}, the second file of {path}, cannot be read ({problem}); keep both files together, or audit again"
+            f"{arrays_path}, the second file of {path}, cannot be read ({problem}); keep both files together, or audit "
+            "again"
         ) from None
+
+
+def check_audit_target(path: str | Path) -> tuple[Path, Path]:
+    """Returns the paths of the two files of an audit; raises if they cannot be written."""
+    target = check_writable(path, example="audit.json")
+    if target.suffix != ".json":
+        raise InputError(
+            f"{target} does not end in .json; the arrays are written to a second file next to it: rename it"
+        )
+    arrays_path = check_writable(target.with_suffix(".safetensors"), example="audit.json")
+    if arrays_path.exists() and not _is_audit_with(target, arrays_path.name):
+        raise InputError(
+            f"{arrays_path} exists and does not belong to an audit; it would be overwritten: give another name"
+        )
+    return target, arrays_path
+
+
+def _is_audit_with(path: Path, arrays: str) -> bool:
+    """Returns whether `path` is an audit whose arrays are in that file."""
+    try:
+        return AUDIT.read(path).arrays.file == arrays
+    except InputError:
+        return False
+
+
+def round_floats(data: Any) -> Any:
+    """Returns the data with floats rounded to 9 significant digits, the accuracy of float32 sums."""
+    if isinstance(data, float):
+        return float(f"{data:.9g}")
+    if isinstance(data, dict):
+        return {key: round_floats(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [round_floats(value) for value in data]
+    return data

@@ -9,7 +9,7 @@ keeps as many samples as without the choice. A heuristic: whether it lowers the 
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -21,15 +21,15 @@ import numpy as np
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import instance, whole
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure, heatmap
 from fairbits.core.progress import Progress
-from fairbits.core.table import Shown, Table, data_frame
+from fairbits.core.table import Cell, Shown, Table, data_frame, dim
 from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import BlockExperts, Counts
 from fairbits.forward.tokenize import tokenize_samples
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.language_codes import language_from_code
+from fairbits.text.language_codes import language_from_code, short_name
 from fairbits.text.mix import Mix, Sample, interleave
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ LEAST_POSITIONS = 32
 The mean square of n independent Gaussian inputs has the relative standard error √(2/n), 25 % for n = 32. GPTQ needs
 more: its H has full rank only from as many positions as an input has channels, of all languages together.
 """
+SHOWN = 3
+"""Blocks and languages that are listed."""
+EXPLANATION = (
+    f"Starved: fewer than {LEAST_POSITIONS} positions of calibration text, from which the mean square of an input has "
+    "a standard error of 25 % or more. These experts see too little calibration text in that language. An expert "
+    "that the language never reaches cannot harm it; to see which it is, raise --tokens."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,15 @@ class ExpertShortage:
     experts: int
     too_little: int
     empty: int
+
+    def __str__(self) -> str:
+        """Returns it as a sentence."""
+        name = language_from_code(self.language).name
+        if not self.empty:
+            return f"Block {self.block}: {self.too_little} of {self.experts} experts get too little text of {name}."
+        rest = f"; {self.too_little} get too little" if self.too_little > self.empty else ""
+        verb = "gets" if self.empty == 1 else "get"
+        return f"Block {self.block}: {self.empty} of {self.experts} experts {verb} no token of {name}{rest}."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,18 +187,41 @@ class ExpertUse(Shown):
         """Returns the counts of every block, for the second file of an audit."""
         return {f"experts/{block}": counts for block, counts in self.counts.items()}
 
-    def _table(self) -> Table:
-        few, empty = self.too_little_text().sum(1), self.too_little_text(1).sum(1)
-        experts = sum(block.counts.shape[1] for block in self.blocks)
-        rows = [
-            (code, language_from_code(code).name, f"{little:,}", f"{none:,}", f"{share:,.0f}")
-            for code, little, none, share in zip(self.languages, few, empty, self.even_share().mean(1), strict=True)
-        ]
-        return Table(
-            f"{experts:,} experts in {len(self.blocks)} blocks: how many get little calibration text",
-            ("language", "name", f"under {LEAST_POSITIONS}", "none", "mean positions"),
-            tuple(rows),
+    def tables(self) -> list[Table]:
+        """Returns how many experts get little text of every language, and where the shortage is worst."""
+        few, empty, shares = self.too_little_text().sum(1), self.too_little_text(1).sum(1), self.even_share()
+        rows = tuple(
+            (code, short_name(code), f"{little:,}", f"{none:,}", _range(share.min(), share.max()))
+            for code, little, none, share in zip(self.languages, few, empty, shares, strict=True)
         )
+        headers = ("language", "name", f"under {LEAST_POSITIONS} positions", "no text", "mean positions of an expert")
+        return [Table("Experts", headers, rows, tuple(self.sentences()), left=(1,))]
+
+    def sentences(self) -> Iterator[Cell]:
+        """Yields how many experts get too little text of a language, and the worst blocks and languages."""
+        sizes = [block.counts.shape[1] for block in self.blocks]
+        per_position = [block.per_position for block in self.blocks]
+        shares = self.even_share()
+        yield (
+            f"{_range(min(sizes), max(sizes))} experts in each of {count_of(len(self.blocks), 'block')}, "
+            f"{_range(min(per_position), max(per_position))} per position; on average "
+            f"an expert gets {_range(shares.min(), shares.max())} positions of a language."
+        )
+        few, empty = int(self.too_little_text().sum()), int(self.too_little_text(1).sum())
+        pairs = f"{few:,} of {self.pairs:,} pairs of expert and language ({few / self.pairs:.1%})"
+        yield [(f"{pairs} get too little text; {empty:,} of them get no text.", "yellow" if few else "")]
+        shortages = self.shortages()
+        yield from (str(shortage) for shortage in shortages[:SHOWN])
+        if len(shortages) > SHOWN:
+            yield dim(f"… and {count_of(len(shortages) - SHOWN, 'other pair')} of block and language.")
+        unreached = sum(self.unreached.values())
+        if unreached:
+            yield (
+                f"{count_of(unreached, 'expert')} {'gets' if unreached == 1 else 'get'} no text of any language, and "
+                "would be rounded to nearest."
+            )
+        if few:
+            yield dim(EXPLANATION)
 
 
 def even_experts(
@@ -254,3 +293,8 @@ def choose_rows(counts: Counts, number: int) -> list[int]:
 
 def _too_little_text(rows: Counts) -> int:
     return int((rows.sum(0) < LEAST_POSITIONS).sum())
+
+
+def _range(least: float, most: float) -> str:
+    low, high = f"{least:,.0f}", f"{most:,.0f}"
+    return low if low == high else f"{low} to {high}"

@@ -1,4 +1,4 @@
-"""The verb `audit` on the command line."""
+"""The command `audit` on the command line."""
 
 import json
 from pathlib import Path
@@ -6,57 +6,45 @@ from typing import Annotated
 
 import typer
 
-from fairbits.cli import completion
-from fairbits.cli.estimate_table import show_estimate
-from fairbits.cli.options import (
-    Bits,
-    Device,
-    DryRun,
-    GroupOrChannel,
-    Json,
-    Languages,
-    Model,
-    Revision,
-    Seed,
-    Sequence,
-    TextFrom,
-    Tokens,
-    Trust,
-    flag,
-    out_option,
-    write_out,
-)
-from fairbits.cli.parsing import group_of, names_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.api.audit import audit as run_audit
+from fairbits.api.dry_run import estimate_audit
+from fairbits.auditing.audit_file import check_audit_target, round_floats
+from fairbits.cli import completion, compute, options
+from fairbits.cli.estimate_table import print_estimates
+from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.checks import one_of
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.scheme import Scheme
+from fairbits.text.text_request import TextRequest
 
 
 def audit(
-    model: Model,
-    languages: Languages = None,
-    text: TextFrom = None,
-    bits: Bits = 4,
-    group: GroupOrChannel = "128",
+    model: options.Model,
+    languages: options.Languages = None,
+    text: options.TextFrom = None,
+    bits: options.Bits = 4,
+    group: options.GroupOrChannel = "128",
     clip: Annotated[
         str,
         typer.Option(
-            help="Clipping: absmax (none), or exact (the scale of least squared error).",
+            help="Clipping: absmax (none), or exact (the scale with the smallest squared error).",
             metavar="absmax|exact",
             autocompletion=completion.one_of("absmax", "exact"),
         ),
     ] = "absmax",
-    tokens: Tokens = 4096,
-    sequence: Sequence = 512,
+    tokens: options.Tokens = 4096,
+    sequence: options.Sequence = 512,
     second_moments: Annotated[
-        bool, flag("--second-moments", help="Keep the second moments E(x xᵀ) of every input.")
+        bool, options.flag("--second-moments", help="Keep the second moments E(x xᵀ) of every input.")
     ] = False,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-    out_file: Annotated[Path | None, out_option("AUDIT.json")] = None,
-    details: Annotated[bool, flag("--details", help="Show every measurement of languages and blocks.")] = False,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dry_run: options.DryRun = False,
+    out_file: Annotated[Path | None, options.out_option("AUDIT.json")] = None,
+    details: Annotated[bool, options.flag("--details", help="Show every measurement of languages and blocks.")] = False,
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Predict which languages quantization will hurt, and why, before you quantize.
 
@@ -65,33 +53,21 @@ def audit(
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
-    from fairbits.api.audit import audit as run_audit
-    from fairbits.api.dry_run import estimate_audit
-    from fairbits.auditing.record import check_audit_target, round_floats
-    from fairbits.cli.audit_details import audit_details
-    from fairbits.cli.audit_table import audit_table
-    from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
-    from fairbits.core.checks import one_of
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.models.scales.scheme import Scheme
-    from fairbits.text.text_request import TextRequest
-
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
     one_of("clip", clip, ("absmax", "exact"))
-    scheme = Scheme(bits, group_of(group), clip)  # type: ignore[arg-type]  # one of the two
-    names = names_of(languages)
-    device = chosen_device(device)
-    print_notes(language_notes(names or ()))
+    scheme = Scheme(bits, options.parse_group(group), clip)  # type: ignore[arg-type]  # one of the two
+    names = options.language_names(languages)
+    device = compute.choose_device(device)
     opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     if dry_run:
         request = TextRequest("calibration", tokens, sequence, seed)
         with stages("measuring this machine"):
             estimate = estimate_audit(opened, out=out_file, device=device, languages=names, text=text, request=request)
-        show_estimate(estimate, as_json=as_json)
+        print_estimates([estimate], as_json=as_json)
         return
     with stages("opening the model") as show:
-        found = run_audit(
+        result = run_audit(
             opened,
             languages=names,
             text=text,
@@ -103,10 +79,8 @@ def audit(
             device=device,
             progress=show,
         )
-    write_out(out_file, found.save)
+    options.write_out(out_file, result.save)
     if as_json:
-        print_json(round_floats(found.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
-        return
-    out.print(audit_table(found))
-    if details:
-        out.print(audit_details(found))
+        print_json(round_floats(result.as_data()) if out_file is None else json.loads(out_file.read_text("utf-8")))
+    else:
+        print_tables(result.tables(details=details))

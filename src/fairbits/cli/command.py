@@ -1,43 +1,60 @@
-"""How every verb runs: the options that all verbs have, and the one line that an error prints."""
+"""How commands are found, imported and run, the options that all have, and the one line that an error prints."""
 
+import ast
 import errno
 import os
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from fairbits.cli.terminal import out, print_error
 from fairbits.core.errors import AlreadyReportedError, FairbitsError, InputError, MemoryLimitError, is_out_of_memory
+from fairbits.core.plugins import COMMANDS, plugins
 from fairbits.core.torchrun import this_process
 
+PANELS = {
+    "The whole job": ("run",),
+    "Step by step": ("audit", "plan", "quantize", "evaluate", "report", "gate"),
+    "Adapt and serve": ("overlay", "generate", "serve"),
+    "Compare": ("compare", "sweep", "screen", "diff"),
+    "Models and languages": ("inspect", "languages", "mix", "imatrix", "tasks", "doctor"),
+}
+"""The commands of fairbits in the order of --help; `audit` is the function of that name in `audit_command`."""
+ENVIRONMENT = {"gate": {"OPENBLAS_NUM_THREADS": "1"}}
+"""Set before a command loads numpy: the matrices of `gate` are small, and threads would only wait for each other."""
 EVERYWHERE = ("quiet", "debug")
-"""Options of `fairbits` itself that may also follow the verb."""
+"""Options of `fairbits` itself that may also follow the command."""
 SHARED = ("quantize",)
-"""Verbs whose work several processes can share."""
+"""Commands whose work several processes can share."""
 BAD_INPUT, DEFECT, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 DISK = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ESTALE)
-"""Errors of the system that are no defect of fairbits, wherever they occur."""
+"""Errors of the system that are not a defect of fairbits, wherever they occur."""
 HOW_TO_CONTINUE = {
     "run": "run the same command again to continue",
     "quantize": "run the same command with --resume to continue after the last finished block",
 }
-"""What to do after a verb was interrupted."""
+"""What to do after a command was interrupted."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as a scheduler sends it: it ends a verb as Ctrl-C does, so that nothing half written is left."""
+    """SIGTERM, as a scheduler sends it: it ends a command as Ctrl-C does, so that nothing is left half written."""
 
 
 def end_on_sigterm() -> None:
     """Has SIGTERM raise `Terminated`, if this process may decide so.
 
-    One of several processes ends at once: it may be waiting for the others, where no exception reaches it.
+    One of several processes ends at once: it may be waiting for another one, where no exception reaches it.
     """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -48,45 +65,117 @@ def end_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, end)
 
 
-class Verb(TyperCommand):
-    """A verb: it has the options that all verbs have, and reports an error in one line."""
+def find_commands() -> dict[str, list[EntryPoint]]:
+    """Returns where the commands are, by panel of --help, commands of other packages last; none is imported."""
+    panels = {
+        panel: [EntryPoint(name, f"fairbits.cli.{name}_command:{name}", COMMANDS) for name in names]
+        for panel, names in PANELS.items()
+    }
+    return panels | {"Research": [point for _, point in sorted(plugins(COMMANDS).items())]}
+
+
+class CommandGroup(TyperGroup):
+    """The commands of `fairbits`: each is imported when it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for panel, entry_points in find_commands().items():
+            self.commands.update({point.name: LazyCommand(point, panel) for point in entry_points})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the help, with one line for every command."""
+        self._describe_commands()
+        super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Returns the commands that begin with what the user typed."""
+        self._describe_commands()
+        return super().shell_complete(ctx, incomplete)
+
+    def _describe_commands(self) -> None:
+        for command in self.commands.values():
+            if isinstance(command, LazyCommand):
+                command.help = docstring(command.entry_point).partition("\n\n")[0]
+
+
+class LazyCommand(TyperCommand):
+    """A command that is known by name only; its function is imported when it is called."""
+
+    def __init__(self, entry_point: EntryPoint, panel: str) -> None:
+        super().__init__(entry_point.name, rich_help_panel=panel)
+        self.entry_point = entry_point
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Returns the context of the imported command, with which click continues."""
+        with report_errors(self.name or "", parent):
+            command = self.load()
+        return command.make_context(info_name, args, parent=parent, **extra)
+
+    def load(self) -> Any:
+        """Returns the command, imported now."""
+        for name, value in ENVIRONMENT.get(self.name or "", {}).items():
+            os.environ.setdefault(name, value)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        app.command(self.name, cls=FairbitsCommand)(self.entry_point.load())
+        return typer.main.get_command(app)
+
+
+def docstring(entry_point: EntryPoint) -> str:
+    """Returns the docstring of a command, read from its source: importing it can take seconds."""
+    spec = find_spec(entry_point.module)
+    if spec is None or spec.origin is None:
+        return entry_point.load().__doc__ or ""
+    nodes = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == entry_point.attr]
+    return (ast.get_docstring(functions[-1]) or "") if functions else ""
+
+
+class FairbitsCommand(TyperCommand):
+    """A command with the options that all commands have; it reports an error in one line."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the verb's own options, then those that all verbs have."""
+        """Returns the command's options, then the options that all commands have."""
         shared = [] if ctx.parent is None else [p for p in ctx.parent.command.params if p.name in EVERYWHERE]
-        *own, help_option = super().get_params(ctx)
-        return [*own, *shared, help_option]
+        *options, help_option = super().get_params(ctx)
+        return [*options, *shared, help_option]
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the verb; an error ends it with one line and an exit code, after a traceback with --debug."""
-        try:
-            _check_processes(ctx.info_name)
+        """Runs the command."""
+        with report_errors(ctx.info_name or "", ctx):
             return super().invoke(ctx)
-        except typer.Exit:
-            raise
-        except AlreadyReportedError:
-            return _end(BAD_INPUT)
-        except BrokenPipeError:
-            out.on_broken_pipe()
-        except (Exception, KeyboardInterrupt) as error:  # the last resort: the user must see every error
-            if (ctx.obj or {}).get("debug"):
-                traceback.print_exc(file=sys.stderr if this_process().leads else sys.__stderr__)
-            message, code = explain(error, ctx.info_name or "")
-            print_error(message)
-            return _end(code)
 
 
-def _check_processes(verb: str | None) -> None:
-    """Raises if torchrun has started several processes for a verb that only one can do."""
+@contextmanager
+def report_errors(command: str, ctx: Any) -> Iterator[None]:
+    """Ends the process with one line and an exit code if an error is raised, after a traceback with --debug."""
+    try:
+        _check_processes(command)
+        yield
+    except typer.Exit:
+        raise
+    except AlreadyReportedError:
+        _end(BAD_INPUT)
+    except BrokenPipeError:
+        out.on_broken_pipe()
+    except (Exception, KeyboardInterrupt) as error:  # the last resort: the user must see every error
+        if ((ctx and ctx.obj) or {}).get("debug"):
+            traceback.print_exc(file=sys.stderr if this_process().leads else sys.__stderr__)
+        message, code = explain(error, command)
+        print_error(message)
+        _end(code)
+
+
+def _check_processes(command: str) -> None:
+    """Raises if torchrun has started several processes for a command that only one can do."""
     process = this_process()
-    if process.several and verb not in SHARED:
-        found = f"fairbits {verb} runs in one process, and torchrun has started {process.count}"
-        message = f"{found}; start it without torchrun"
+    if process.several and command not in SHARED:
+        started = f"fairbits {command} runs in one process, and torchrun has started {process.count}"
+        message = f"{started}; start it without torchrun"
         raise InputError(message) if process.leads else AlreadyReportedError(message)
 
 
 def _end(code: int) -> NoReturn:
-    """Ends the verb; one of several processes ends at once, without waiting for others that may wait for it."""
+    """Ends the command; one of several processes ends at once, without waiting for others that may wait for it."""
     if this_process().several:
         for stream in (sys.stdout, sys.stderr, sys.__stderr__):
             if stream is not None:
@@ -95,21 +184,20 @@ def _end(code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
+def explain(error: BaseException, command: str = "") -> tuple[str, int]:
     """Returns the message for the user, and the exit code.
 
     >>> explain(TypeError("no such thing"))
     ('unexpected TypeError: no such thing; this is a bug in fairbits: run it again with --debug and ...', 3)
     """
     if isinstance(error, MemoryLimitError):
-        later = "as soon as more memory is free"
-        return "; ".join(filter(None, (str(error), _continue_when(verb, later)))), BAD_INPUT
+        advice = HOW_TO_CONTINUE.get(command)
+        return f"{error}; {advice} as soon as more memory is free" if advice else str(error), BAD_INPUT
     if isinstance(error, FairbitsError):
         return str(error), BAD_INPUT
-    if isinstance(error, Terminated):
-        return "; ".join(filter(None, ("terminated", HOW_TO_CONTINUE.get(verb)))), TERMINATED
     if isinstance(error, KeyboardInterrupt):
-        return "; ".join(filter(None, ("interrupted", HOW_TO_CONTINUE.get(verb)))), INTERRUPTED
+        word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)
+        return "; ".join(filter(None, (word, HOW_TO_CONTINUE.get(command)))), code
     if is_out_of_memory(error):
         advice = "use fewer --tokens, a shorter --sequence, another --device, or a machine with more memory"
         return f"there is not enough memory ({_first_line(error)}); {advice}", BAD_INPUT
@@ -121,11 +209,6 @@ def explain(error: BaseException, verb: str = "") -> tuple[str, int]:
         return f"{where} cannot be read or written ({error.strerror}); check the disk and run it again", BAD_INPUT
     advice = "this is a bug in fairbits: run it again with --debug and report the output"
     return f"unexpected {type(error).__name__}: {_first_line(error)}; {advice}", DEFECT
-
-
-def _continue_when(verb: str, when: str) -> str | None:
-    """Returns how to continue a verb later; None if it cannot be continued."""
-    return f"{HOW_TO_CONTINUE[verb]} {when}" if verb in HOW_TO_CONTINUE else None
 
 
 def _first_line(error: BaseException) -> str:

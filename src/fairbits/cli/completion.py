@@ -1,35 +1,16 @@
-"""Shell completion: what the shell offers when the user presses Tab. Nothing heavy is imported for it."""
+"""Shell completion: what the shell offers when the user presses Tab."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fairbits.quantization.policies import POLICIES
+from fairbits.text.catalog import catalog
 
 Offers = list[str | tuple[str, str]]
 """Words, or words with an explanation, which zsh and fish show."""
 Complete = Callable[[str], Offers]
 
-EXPERIMENTS = (
-    "outliers",
-    "correlations",
-    "bit-threshold",
-    "layer-ablation",
-    "training-data",
-    "own-thresholds",
-    "gateway-layers",
-    "redundancy",
-    "mediation",
-    "bounds",
-    "calibration-language",
-    "price-of-sharing",
-    "null-controls",
-    "training-choices",
-)
-"""As in `fairbits_research.experiments`, whose import takes seconds; a test keeps them equal."""
-FORMS = ("residual", "codes", "steps")
-"""As in `fairbits.serve.overlays.overlay_files`; the same test keeps them equal."""
 TEXTS = ("declaration", "help")
-"""As in `fairbits.text.reading`; the same test keeps them equal."""
+"""As in `fairbits.text.reading`; a test keeps them equal."""
 
 
 def one_of(*words: str) -> Complete:
@@ -53,27 +34,9 @@ def some_of(*words: str) -> Complete:
     """
 
     def complete(incomplete: str) -> Offers:
-        return _list_of(((word, "") for word in words), incomplete)
+        return _complete_list(((word, "") for word in words), incomplete)
 
     return complete
-
-
-def policy(incomplete: str) -> Offers:
-    """Returns the names of policies that start with what the user typed.
-
-    >>> policy("g")
-    ['gateway', 'gptq']
-    """
-    return one_of(*POLICIES)(incomplete)
-
-
-def policies(incomplete: str) -> Offers:
-    """Returns a list of policies with its last name completed.
-
-    >>> policies("rtn,gp")
-    ['rtn,gptq']
-    """
-    return some_of(*POLICIES)(incomplete)
 
 
 def language(incomplete: str) -> Offers:
@@ -91,7 +54,7 @@ def languages(incomplete: str) -> Offers:
     >>> languages("eng,fra_")
     [('eng,fra_Latn', 'French')]
     """
-    return _list_of(_languages(), incomplete)
+    return _complete_list(_languages(), incomplete)
 
 
 def model(incomplete: str) -> Offers:
@@ -109,19 +72,17 @@ def _paths(incomplete: str, suffix: str) -> list[str]:
     folder, start = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
     prefix = incomplete.removesuffix(start)
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    fitting = [each for each in entries if each.name.startswith(start) and (start or not each.name.startswith("."))]
-    paths = [f"{prefix}{each.name}{'/' if each.is_dir() else ''}" for each in fitting]
+    fitting = [path for path in entries if path.name.startswith(start) and (start or not path.name.startswith("."))]
+    paths = [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in fitting]
     return [path for path in paths if path.endswith(("/", suffix))]
 
 
-def _list_of(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:
+def _complete_list(offers: Iterable[tuple[str, str]], incomplete: str) -> Offers:
     before, comma, last = incomplete.rpartition(",")
-    given = before.split(",")
-    fitting = [(word, about) for word, about in offers if word.startswith(last) and word not in given]
+    typed = before.split(",")
+    fitting = [(word, about) for word, about in offers if word.startswith(last) and word not in typed]
     return [(f"{before}{comma}{word}", about) if about else f"{before}{comma}{word}" for word, about in fitting]
 
 
 def _languages() -> list[tuple[str, str]]:
-    from fairbits.text.catalog import catalog  # imported only when languages are completed
-
-    return [(each.code, each.name) for each in catalog()]
+    return [(language.code, language.name) for language in catalog()]

@@ -1,28 +1,25 @@
-"""The verb `diff` on the command line.
+"""The command `diff` on the command line."""
 
-Two models side by side, for a terminal of 80 columns.
-"""
-
+import math
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
-from fairbits.cli import completion
-from fairbits.cli.options import Json, Model, Trust
-from fairbits.cli.table_parts import log_bar
-from fairbits.cli.terminal import out, print_json, stages
-from fairbits.core.errors import printable
+from fairbits.cli import completion, options
+from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.table import Cell, Table, bar
 from fairbits.kurtosis.diff import ModelDiff, differ, format_trait
+from fairbits.kurtosis.diff import diff as run_diff
+from fairbits.models.checkpoint import Checkpoint
 
 
 def diff(
-    a: Model,
-    b: Annotated[str, typer.Argument(help="The other model.", metavar="OTHER", autocompletion=completion.model)],
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    a: options.Model,
+    b: Annotated[
+        str, typer.Argument(help="The model to compare with.", metavar="OTHER", autocompletion=completion.model)
+    ],
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show two models side by side: their architecture and the weights of their blocks.
 
@@ -30,59 +27,55 @@ def diff(
       fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits diff ./model ./other --json
     """
-    from fairbits.kurtosis.diff import diff as run_diff
-    from fairbits.models.checkpoint import Checkpoint  # heavy: only when the verb runs
-
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:
-        found = run_diff(*both, progress=show)
+        comparison = run_diff(*both, progress=show)
     if as_json:
-        print_json(found.as_data())
+        print_json(comparison.as_data())
     else:
-        out.print(diff_table(found))
+        print_tables(diff_tables(comparison))
 
 
-def diff_table(found: ModelDiff) -> Group:
-    """Returns the notes, the traits (≠ where they differ) and the blocks of both models."""
-    sides = {"a": found.a, "b": found.b}
-    heading = [
-        Text.assemble((f"{name}  ", "bold cyan"), (printable(side.target), "bold")) for name, side in sides.items()
-    ]
-    own = [f"{name}: {note}" for name, side in sides.items() for note in side.notes]
-    notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*own, *found.notes)]
-    worst = [
-        Text(f"{name}  max κ {side.kappa[side.worst]:.2f} in block {side.worst} of {len(side.blocks)}")
-        for name, side in sides.items()
-    ]
-    return Group(*heading, *notes, "", _trait_table(found), "", _block_table(found), "", *worst)
+def diff_tables(comparison: ModelDiff) -> list[Table]:
+    """Returns the traits (≠ where they differ) with the notes, and the blocks of both models."""
+    sides = {"a": comparison.a, "b": comparison.b}
+    names: list[Cell] = [[(f"{name}  ", "bold cyan"), (side.target, "bold")] for name, side in sides.items()]
+    notes = (*(f"{name}: {note}" for name, side in sides.items() for note in side.notes), *comparison.notes)
+    shown: list[Cell] = [[("note: ", "yellow"), note] for note in notes]
+    rows: list[tuple[Cell, ...]] = []
+    for (name, one), (_, two) in zip(comparison.a.traits.items(), comparison.b.traits.items(), strict=True):
+        values = one, two
+        style = "yellow" if differ(*values) else ""
+        cells = ("≠" if style else "", name, *map(format_trait, values))
+        rows.append(tuple([(cell, style)] for cell in cells))
+    traits = Table("", ("", "trait", "a", "b"), tuple(rows), above=(*names, *shown, ""), left=(1,), wrap=(2, 3))
+    return [traits, _block_table(comparison)]
 
 
-def _trait_table(found: ModelDiff) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "trait", "a", "b"):
-        table.add_column(name, overflow="fold")
-    for (name, one), (_, other) in zip(found.a.traits.items(), found.b.traits.items(), strict=True):
-        mark, style = ("≠", "yellow") if differ(one, other) else ("", "")
-        table.add_row(mark, name, *(Text(printable(format_trait(value))) for value in (one, other)), style=style)
-    return table
-
-
-def _block_table(found: ModelDiff) -> Table:
+def _block_table(comparison: ModelDiff) -> Table:
     """Returns σ, max|w|/σ and κ of every pair of blocks, κ also as bars of length ∝ log(1 + κ)."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("a", "b", "σ a", "σ b", "max|w|/σ a", "b", "κ a", "κ b"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("log(1+κ) a", "b"):
-        table.add_column(name, no_wrap=True)
-    top = max(*found.a.kappa, *found.b.kappa)
-    for i, j in found.pairs:
-        both = (found.a.blocks[i], found.b.blocks[j])
-        table.add_row(
-            str(i),
-            str(j),
-            *(f"{block.sigma:.4f}" for block in both),
-            *(f"{block.largest / block.sigma:.1f}" if block.sigma else "–" for block in both),
-            *(f"{block.kappa:.2f}" for block in both),
-            *(log_bar(block.kappa, top) for block in both),
+    top = max(*comparison.a.kappa, *comparison.b.kappa)
+    rows: list[tuple[Cell, ...]] = []
+    for i, j in comparison.pairs:
+        both = (comparison.a.blocks[i], comparison.b.blocks[j])
+        rows.append(
+            (
+                str(i),
+                str(j),
+                *(f"{block.sigma:.4f}" for block in both),
+                *(f"{block.largest / block.sigma:.1f}" if block.sigma else "–" for block in both),
+                *(f"{block.kappa:.2f}" for block in both),
+                *(log_bar(block.kappa, top) for block in both),
+            )
         )
-    return table
+    headers = ("a", "b", "σ a", "σ b", "max|w|/σ a", "b", "κ a", "κ b", "log(1+κ) a", "b")
+    worst = tuple(
+        f"{name}  max κ {side.kappa[side.worst]:.2f} in block {side.worst} of {len(side.blocks)}"
+        for name, side in (("a", comparison.a), ("b", comparison.b))
+    )
+    return Table("Blocks", headers, tuple(rows), ("", *worst), left=(8, 9))
+
+
+def log_bar(kappa: float, top: float) -> Cell:
+    """Returns a bar whose length is proportional to log(1 + κ), full at `top`; nothing for κ ≤ 0."""
+    return bar(math.log1p(kappa), math.log1p(top)) if kappa > 0 and top > 0 else ""

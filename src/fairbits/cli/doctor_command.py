@@ -1,78 +1,64 @@
-"""The verb `doctor` on the command line.
-
-What doctor found, for a terminal of 80 columns or a bug report.
-"""
+"""The command `doctor` on the command line."""
 
 from collections.abc import Iterator
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from fairbits.api.doctor import Examination, Package
-from fairbits.cli.options import Json
-from fairbits.cli.terminal import out, print_json, stages
-from fairbits.core.errors import InputError, printable
+from fairbits.api.doctor import Examination, Package, examine
+from fairbits.cli import options
+from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.errors import InputError
+from fairbits.core.table import Cell, Table
 from fairbits.core.units import gigabytes
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: options.Json = False) -> None:
     """Show versions, devices, memory, caches and missing packages, to paste into a bug report.
 
     Examples:
       fairbits doctor
       fairbits doctor --json
     """
-    from fairbits.api.doctor import examine  # heavy: only when the verb runs
-
     with stages("checking packages and devices"):
-        found = examine()
+        examination = examine()
     if as_json:
-        print_json(found.as_data())
+        print_json(examination.as_data())
     else:
-        out.print(doctor_table(found))
-    if found.problems:
-        raise InputError("; ".join(found.problems))
+        print_tables([doctor_table(examination)])
+    if examination.problems:
+        raise InputError("; ".join(examination.problems))
 
 
-def doctor_table(found: Examination) -> Group:
-    """Returns the page."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for what, line in _lines(found):
-        table.add_row(what, line)
-    return Group(table)
+def doctor_table(examination: Examination) -> Table:
+    """Returns one row per fact; rows of the same kind follow each other."""
+    rows: list[tuple[Cell, ...]] = []
+    kind = ""
+    for label, fact in _facts(examination):
+        rows.append(([("" if label == kind else label, "bold")], fact))
+        kind = label
+    return Table("", rows=tuple(rows), wrap=(1,))
 
 
-def _lines(found: Examination) -> Iterator[tuple[str, Text]]:
-    yield "fairbits", Text(f"{found.fairbits}, Python {found.python}, {found.system}")
-    for i, package in enumerate(found.required):
-        yield "packages" if i == 0 else "", _package(package)
-    for extra in found.extras:
+def _facts(examination: Examination) -> Iterator[tuple[str, Cell]]:
+    yield "fairbits", f"{examination.fairbits}, Python {examination.python}, {examination.system}"
+    yield from (("packages", _package(package)) for package in examination.required)
+    for extra in examination.extras:
         if extra.missing:
-            yield f"for {extra.name}", Text(f"missing {', '.join(extra.missing)}; {extra.command}", style="yellow")
+            yield f"for {extra.name}", [(f"missing {', '.join(extra.missing)}; {extra.command}", "yellow")]
         else:
-            yield f"for {extra.name}", Text(", ".join(f"{each.name} {each.installed}" for each in extra.packages))
-    for i, device in enumerate(found.devices):
-        yield "devices" if i == 0 else "", Text(printable(device))
-    yield "memory", Text(found.memory)
-    for i, place in enumerate(found.places):
+            yield f"for {extra.name}", ", ".join(f"{package.name} {package.installed}" for package in extra.packages)
+    yield from (("devices", device) for device in examination.devices)
+    yield "memory", examination.memory
+    for place in examination.places:
         holds = "" if place.holds is None else f", holds {gigabytes(place.holds)}"
-        line = f"{place.what}: {printable(place.path)}{holds}, {gigabytes(place.free)} free on this disk"
-        yield "disk" if i == 0 else "", Text(line)
-    intact = found.embedded_intact
-    yield (
-        "embedded:tiny",
-        Text("intact" if intact else "its files are not those of this version", style="" if intact else "red"),
-    )
-    yield "serving", Text(found.server)
+        yield "disk", f"{place.what}: {place.path}{holds}, {gigabytes(place.free)} free on this disk"
+    intact = examination.embedded_intact
+    yield "embedded:tiny", "intact" if intact else [("its files are not the files of this version", "red")]
+    yield "serving", examination.server
 
 
-def _package(package: Package) -> Text:
+def _package(package: Package) -> Cell:
     """Returns a package with its version, and the problem if there is one."""
     if package.met:
-        return Text.assemble(f"{package.name} {package.installed}", (f"  ({package.needed})", "dim"))
+        return [f"{package.name} {package.installed}", (f"  ({package.needed})", "dim")]
     if package.broken is not None:
-        return Text(f"{package.name} {package.installed} cannot be imported: {printable(package.broken)}", style="red")
-    return Text(f"{package.needed} is required, but {package.installed or 'no version'} is installed", style="red")
+        return [(f"{package.name} {package.installed} cannot be imported: {package.broken}", "red")]
+    return [(f"{package.needed} is required, but {package.installed or 'no version'} is installed", "red")]

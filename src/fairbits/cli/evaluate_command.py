@@ -1,28 +1,17 @@
-"""The verb `evaluate` on the command line."""
+"""The command `evaluate` on the command line."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fairbits.cli import completion
-from fairbits.cli.estimate_table import show_estimate
-from fairbits.cli.options import (
-    Device,
-    DryRun,
-    EvaluationTokens,
-    Json,
-    Languages,
-    Seed,
-    Sequence,
-    TextFrom,
-    Trust,
-    check_out,
-    out_option,
-    write_out,
-)
-from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, print_signature, stages
+from fairbits.api.dry_run import estimate_evaluate
+from fairbits.api.evaluate import evaluate as run_evaluate
+from fairbits.cli import completion, compute, options
+from fairbits.cli.estimate_table import print_estimates
+from fairbits.cli.terminal import print_json, print_signature, print_tables, stages
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.text_request import TextRequest
 
 
 def evaluate(
@@ -36,27 +25,27 @@ def evaluate(
     ],
     reference: Annotated[
         str,
-        typer.Option(help="The model that it was quantized from.", metavar="MODEL", autocompletion=completion.model),
+        typer.Option(help="The model before quantization.", metavar="MODEL", autocompletion=completion.model),
     ],
-    languages: Languages = None,
-    text: TextFrom = None,
-    tokens: EvaluationTokens = 8192,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dry_run: DryRun = False,
+    languages: options.Languages = None,
+    text: options.TextFrom = None,
+    tokens: options.EvaluationTokens = 8192,
+    sequence: options.Sequence = 512,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dry_run: options.DryRun = False,
     repeat: Annotated[
         str | None,
         typer.Option(
-            help="Repeat a measurement: the signature that evaluate, gate or a report printed.", metavar="SIGNATURE"
+            help="Repeat a measurement: the signature printed by evaluate, gate or a report.", metavar="SIGNATURE"
         ),
     ] = None,
-    out_file: Annotated[Path | None, out_option("SCORES.json")] = None,
+    out_file: Annotated[Path | None, options.out_option("SCORES.json")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the reference model on the Hub.", metavar="NAME")
     ] = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure the damage of quantization in every language: loss, perplexity, KL divergence, flips, and disparity.
 
@@ -65,27 +54,19 @@ def evaluate(
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
-    from fairbits.api.dry_run import estimate_evaluate
-    from fairbits.api.evaluate import evaluate as run_evaluate
-    from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
-    from fairbits.cli.scores_table import evaluate_table
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.text.text_request import TextRequest
-
-    check_out(out_file, "scores.json")  # before anything that takes time
-    names = names_of(languages)
-    print_notes(language_notes(names or ()))
-    device = chosen_device(device)
+    options.check_out(out_file, "scores.json")  # before anything that takes time
+    names = options.language_names(languages)
+    device = compute.choose_device(device)
     after = Checkpoint(quantized, trust_remote_code=trust_remote_code)
     before = Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision)
     if dry_run:
         request = TextRequest("evaluation", tokens, sequence, seed)
         with stages("measuring this machine"):
             estimate = estimate_evaluate(before, device=device, languages=names, text=text, request=request)
-        show_estimate(estimate, as_json=as_json)
+        print_estimates([estimate], as_json=as_json)
         return
     with stages("opening the models") as show:
-        found = run_evaluate(
+        scores = run_evaluate(
             after,
             reference=before,
             languages=names,
@@ -97,9 +78,9 @@ def evaluate(
             repeat=repeat,
             progress=show,
         )
-    write_out(out_file, found.save)
+    options.write_out(out_file, scores.save)
     if as_json:
-        print_json(found.summary())
+        print_json(scores.summary())
     else:
-        out.print(evaluate_table(found))
-        print_signature(found.signature())
+        print_tables(scores.tables())
+        print_signature(scores.signature())

@@ -1,16 +1,29 @@
-"""The verb `gate` on the command line."""
+"""The command `gate` on the command line."""
 
-import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from fairbits.cli.options import Json, Measure, Unit, check_out, write_out
-from fairbits.cli.parsing import languages_by_task
-from fairbits.cli.terminal import out, print_json, print_notes, print_signature
-from fairbits.core.errors import InputError, printable
+from fairbits.cli import options
+from fairbits.cli.terminal import print_json, print_line, print_notes, print_signature, print_tables
+from fairbits.core.errors import InputError, count_of
+from fairbits.core.files import write_files
+from fairbits.core.table import Cell, NumberFormat, Table, dim
+from fairbits.evaluation.gate import GateResult, junit
+from fairbits.evaluation.gate import gate as run_gate
+from fairbits.evaluation.lm_eval.gate_samples import LEVEL, SamplesGateResult, gate_samples
+from fairbits.text.language_codes import short_name
+
+ITEMS_LEGEND = (
+    "Loss: before minus after, in points of 100, with Tango's 95 % interval. p: McNemar's exact test, corrected for "
+    "the number of languages (Holm). Noise: what chance alone exceeds in one of 20 cases. Recovery: after / before."
+)
+BOOTSTRAP_LEGEND = (
+    "Loss: how much worse it is after, with bootstrap-t 95 % intervals. p: paired bootstrap, corrected for the "
+    "number of languages (Holm). Noise: what chance alone exceeds in one of 20 cases."
+)
 
 
 def gate(
@@ -21,7 +34,7 @@ def gate(
     samples: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            help="In place of scores: the directories of two runs of lm_eval --log_samples, before and after.",
+            help="Instead of scores: the directories of two runs of lm_eval --log_samples, before and after.",
             metavar="BEFORE AFTER",
         ),
     ] = None,
@@ -41,8 +54,8 @@ def gate(
     max_worse: Annotated[
         float | None, typer.Option(help="Limit on how much worse than --against a language may be.", metavar="X")
     ] = None,
-    measure: Measure = "divergence",
-    unit: Unit = "bits_per_byte",
+    measure: options.Measure = "divergence",
+    unit: options.Unit = "bits_per_byte",
     metric: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +65,7 @@ def gate(
     ] = None,
     filter_name: Annotated[
         str | None,
-        typer.Option("--filter", help="With --samples: the filter of answers, if tasks have several.", metavar="NAME"),
+        typer.Option("--filter", help="With --samples: the filter of answers, if a task has several.", metavar="NAME"),
     ] = None,
     tasks: Annotated[
         str | None, typer.Option(help="With --samples: only these tasks, such as 'belebele_*'.", metavar="PATTERN")
@@ -60,16 +73,17 @@ def gate(
     language_of: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --samples: the language of tasks whose names do not tell: xwinograd_jp=jpn. Can be repeated.",
+            help="With --samples: the language of tasks that have no language code in their name: xwinograd_jp=jpn. "
+            "Can be repeated.",
             metavar="TASK=LANG",
         ),
     ] = None,
     junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="The JUnit XML file to write, for a CI system.", metavar="FILE")
+        Path | None, typer.Option("--junit", help="Write the result as JUnit XML, for a CI system.", metavar="FILE")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Check a release: exit code 0 if every limit is certainly met, 1 if one is exceeded or the text cannot decide.
+    """Exit 0 if every limit is met with 95 % confidence; exit 1 if one is exceeded or there is too little text.
 
     Examples:
       fairbits gate scores.json --max-worst 0.02 --max-gap 0.01
@@ -77,74 +91,104 @@ def gate(
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
       fairbits gate --samples before after --max-worst 0.02
     """
-    from fairbits.core.files import write_files
-    from fairbits.evaluation.gate import gate as run_gate  # heavy: only when the verb runs
-    from fairbits.evaluation.gate import junit
-
-    check_out(junit_file, "gate.xml")
+    options.check_out(junit_file, "gate.xml")
     limits = {"max_worst": max_worst, "max_mean": max_mean, "max_gap": max_gap}
-    of_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
-    of_scores = {
+    for_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
+    for_scores = {
         "--against": against,
         "--max-worse": max_worse,
         "--measure": measure != "divergence" and measure,
         "--unit": unit != "bits_per_byte" and unit,
     }
     if samples is not None:
-        _refuse(of_scores | {"SCORES.json": scores}, "cannot be given with --samples, which reads runs of lm-eval")
-        _gate_samples(*samples, junit_file=junit_file, as_json=as_json, options=of_samples, limits=limits)
-    _refuse(of_samples, "needs --samples BEFORE AFTER")
+        _refuse(for_scores | {"SCORES.json": scores}, "cannot be given with --samples, which reads runs of lm-eval")
+        before, after = samples
+        loss = gate_samples(
+            before,
+            after,
+            metric=metric,
+            filter_name=filter_name,
+            tasks=tasks,
+            language_of=languages_by_task(language_of or ()),
+            **limits,
+        )
+        _write_notes(loss.verdict, junit_file)
+        if as_json:
+            print_json(loss.as_data())
+        else:
+            print_tables([samples_table(loss)])
+            print_line(loss.verdict.reason)
+        raise typer.Exit(loss.verdict.exit_code)
+    _refuse(for_samples, "needs --samples BEFORE AFTER")
     if scores is None:
         raise InputError("SCORES.json is missing; give the file that fairbits evaluate --out wrote, or --samples")
     verdict = run_gate(scores, measure=measure, unit=unit, against=against, max_worse=max_worse, **limits)
-    write_out(junit_file, lambda path: write_files({path.resolve(): junit(verdict)}))
-    print_notes(verdict.notes)
+    _write_notes(verdict, junit_file)
     if as_json:
         print_json(verdict.as_data())
     else:
-        out.print(Text(printable(verdict.reason)), soft_wrap=True)
+        print_line(verdict.reason)
         print_signature(verdict.signature)
     raise typer.Exit(verdict.exit_code)
 
 
-def _refuse(options: dict[str, Any], why: str) -> None:
-    """Raises if one of the options is given."""
-    for name, value in options.items():
+def _write_notes(verdict: GateResult, junit_file: Path | None) -> None:
+    options.write_out(junit_file, lambda path: write_files({path.resolve(): junit(verdict)}))
+    print_notes(verdict.notes)
+
+
+def _refuse(arguments: Mapping[str, Any], why: str) -> None:
+    """Raises if one of the arguments is given."""
+    for name, value in arguments.items():
         if value:
             raise InputError(f"{name} {why}")
 
 
-def _gate_samples(
-    before: Path,
-    after: Path,
-    *,
-    junit_file: Path | None,
-    as_json: bool,
-    options: dict[str, Any],
-    limits: dict[str, float | None],
-) -> NoReturn:
-    """Gates two runs of lm-eval, and ends the command."""
-    # before numpy is loaded; the matrices are small, and threads that wait for each other take longer than they save
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from fairbits.cli.samples_table import samples_table
-    from fairbits.core.files import write_files
-    from fairbits.evaluation.gate import junit
-    from fairbits.evaluation.lm_eval.gate_samples import gate_samples  # heavy: only when the verb runs
+def languages_by_task(pairs: Iterable[str]) -> dict[str, str]:
+    """Returns the language of each task, or pattern of tasks.
 
-    found = gate_samples(
-        before,
-        after,
-        metric=options["--metric"],
-        filter_name=options["--filter"],
-        tasks=options["--tasks"],
-        language_of=languages_by_task(options["--language-of"] or ()),
-        **limits,
+    >>> languages_by_task(["xwinograd_jp=jpn"])
+    {'xwinograd_jp': 'jpn'}
+    """
+    languages: dict[str, str] = {}
+    for pair in pairs:
+        task, equals, language = (part.strip() for part in pair.partition("="))
+        if not (task and equals and language):
+            raise InputError(f"--language-of is {pair!r:.60}; it must be a task and its language: xwinograd_jp=jpn")
+        if languages.setdefault(task, language) != language:
+            raise InputError(f"--language-of gives {task} two languages, {languages[task]} and {language}; give it one")
+    return languages
+
+
+def samples_table(result: SamplesGateResult) -> Table:
+    """Returns the scores of every language before and after, and what the worst would lose by chance."""
+    percent = result.verdict.unit == "per_item" and all(row.lost is not None for row in result.languages)
+    number = NumberFormat(1, factor=100.0, decimals=1) if percent else NumberFormat(1, factor=1.0, decimals=4)
+    rows: list[tuple[Cell, ...]] = []
+    for row in result.languages:
+        style = "red" if row.p_holm < LEVEL and row.loss.value > 0 else ""
+        rows.append(
+            (
+                short_name(row.language),
+                dim(row.language),
+                f"{row.items:,}",
+                number(row.before),
+                number(row.after),
+                [(number(row.loss.value), style), (f" {number.limits(row.loss)}", "dim")],
+                "<0.001" if row.p_holm < 0.001 else f"{row.p_holm:.3f}",
+                "–" if row.noise is None else number(row.noise),
+                "–" if row.recovery is None else f"{row.recovery:.1%}",
+            )
+        )
+    tasks = {name for names in result.tasks.values() for name in names}
+    about = f"  {result.metric}, {count_of(len(result.languages), 'language')}, {count_of(len(tasks), 'task')}"
+    code, worst = result.worst
+    summary = (
+        f"worst {number(worst.value)} {number.limits(worst)} {code}, mean {number(result.mean.value)} "
+        f"{number.limits(result.mean)}; if nothing had changed, the worst language would seem to lose "
+        f"{number(result.worst_by_chance)}"
     )
-    write_out(junit_file, lambda path: write_files({path.resolve(): junit(found.verdict)}))
-    print_notes(found.verdict.notes)
-    if as_json:
-        print_json(found.as_data())
-    else:
-        out.print(samples_table(found))
-        out.print(Text(printable(found.verdict.reason)), soft_wrap=True)
-    raise typer.Exit(found.verdict.exit_code)
+    headers = ("language", "code", "n", "before", "after", "loss (95 % interval)", "p", "noise", "recovery")
+    legend = dim(ITEMS_LEGEND if percent else BOOTSTRAP_LEGEND)
+    title: Cell = [(result.verdict.target, "bold cyan"), about]
+    return Table(title, headers, tuple(rows), (legend, "", summary), ("",), left=(1,))

@@ -1,18 +1,21 @@
-"""The verb `generate` on the command line."""
+"""The command `generate` on the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fairbits.cli import completion
-from fairbits.cli.options import Base, Device, Json, Revision, Trust
-from fairbits.cli.terminal import chosen_device, err, print_json, print_notes, stages
+from fairbits.cli import completion, compute, options
+from fairbits.cli.terminal import err, print_json, print_notes, stages
+from fairbits.core.checks import in_range
 from fairbits.core.errors import InputError, printable
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.text.detect import undetectable_notes
 
 
 def generate(
-    base: Base,
+    base: options.Base,
     prompts: Annotated[
         list[str] | None,
         typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT"),
@@ -29,24 +32,24 @@ def generate(
             autocompletion=completion.language,
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Most new tokens per prompt.", metavar="N")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per prompt.", metavar="N")] = 64,
     temperature: Annotated[
-        float, typer.Option(help="0: always the likeliest token; 1: the model's own probabilities.", metavar="X")
+        float,
+        typer.Option(help="0: always the most probable token; 1: sample with the model's probabilities.", metavar="X"),
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option(help="Sample from the likeliest tokens that together have this probability.", metavar="P")
+        float,
+        typer.Option(help="Sample from the most probable tokens that together have this probability.", metavar="P"),
     ] = 1.0,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sampling; the same seed gives the same text.", metavar="N")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same text.", metavar="N")] = 0,
     confidence: Annotated[
         float,
-        typer.Option(help="A language detected with less confidence than this is served by the base.", metavar="P"),
+        typer.Option(help="Text whose language is detected with less confidence is served by the base.", metavar="P"),
     ] = 0.5,
-    device: Device = "auto",
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Continue text with a quantized model that uses the overlay of the text's language.
 
@@ -57,16 +60,11 @@ def generate(
       fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
       fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
     """
-    from fairbits.core.checks import in_range
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.serve.overlays.adaptive_model import AdaptiveModel  # heavy: only when the verb runs
-    from fairbits.text.detect import undetectable_notes
-
     in_range("--temperature", temperature, least=0.0)  # transformers does not accept 0
     in_range("--top-p", top_p, above=0.0, most=1.0)
-    texts = prompts or _lines_of_stdin()
+    texts = prompts or _read_prompts()
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0, "seed": seed}
-    device = chosen_device(device)
+    device = compute.choose_device(device)
     with stages("loading the model") as show:
         model = AdaptiveModel(
             Checkpoint(base, trust_remote_code=trust_remote_code, revision=revision),
@@ -74,7 +72,7 @@ def generate(
             confidence=confidence,
             device=device,
         )
-        found = model.generate(
+        results = model.generate(
             texts,
             language=language,
             max_new_tokens=max_tokens,
@@ -84,19 +82,18 @@ def generate(
     if language is None:
         print_notes(undetectable_notes(model.languages))
     if as_json:
-        print_json([{"prompt": text, **each.as_data()} for text, each in zip(texts, found, strict=True)])
+        print_json([{"prompt": text, **result.as_data()} for text, result in zip(texts, results, strict=True)])
         return
-    for each in found:
-        choice = each.choice
+    for result in results:
+        choice = result.choice
         sure = "" if choice.confidence is None else f" (confidence {choice.confidence:.2f})"
-        tokens = f"{each.completion_tokens} tokens ({each.finish_reason})"
-        print_notes(
-            [f"{choice.language or 'no language'}, {choice.reason}{sure}, served by {choice.overlay}: {tokens}"]
-        )
-        typer.echo("\n".join(map(printable, each.text.split("\n"))))
+        tokens = f"{result.completion_tokens} tokens ({result.finish_reason})"
+        language_name = choice.language or "no language"
+        print_notes([f"{language_name}, {choice.reason}{sure}, served by {choice.overlay}: {tokens}"])
+        typer.echo("\n".join(map(printable, result.text.split("\n"))))
 
 
-def _lines_of_stdin() -> list[str]:
+def _read_prompts() -> list[str]:
     """Returns the lines of stdin that are not blank."""
     stream = typer.get_binary_stream("stdin")
     if stream.isatty() and not err.quiet:
@@ -105,7 +102,7 @@ def _lines_of_stdin() -> list[str]:
         text = stream.read().decode()
     except UnicodeDecodeError as problem:
         raise InputError(f"stdin is not UTF-8 ({problem.reason} at byte {problem.start:,}); convert it first") from None
-    found = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
-    if not found:
+    prompts = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+    if not prompts:
         raise InputError('there is no prompt; give one: fairbits generate BASE "All human beings", or lines on stdin')
-    return found
+    return prompts

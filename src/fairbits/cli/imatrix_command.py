@@ -1,37 +1,22 @@
-"""The verb `imatrix` on the command line.
+"""The command `imatrix` on the command line."""
 
-What the terminal shows of an imatrix.
-"""
-
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
 
-from fairbits.cli import completion
-from fairbits.cli.options import (
-    Device,
-    Json,
-    Languages,
-    Revision,
-    Seed,
-    Sequence,
-    TextFrom,
-    Tokens,
-    Trust,
-    check_out,
-    out_option,
-    write_out,
-)
-from fairbits.cli.parsing import files_with_weights, names_of
-from fairbits.cli.table_parts import columns, language_name
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.api.imatrix import imatrix as measure
+from fairbits.api.imatrix import imatrix_targets
+from fairbits.api.imatrix import merge as merge_files
+from fairbits.cli import completion, compute, options
+from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.table import Table
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.imatrix_file import Imatrix
-
-if TYPE_CHECKING:
-    from fairbits.models.io.imatrix_file import Imatrix
+from fairbits.text.language_codes import short_name
+from fairbits.text.mix import parse_weights
 
 
 def imatrix(
@@ -43,12 +28,14 @@ def imatrix(
             autocompletion=completion.model,
         ),
     ] = None,
-    out_file: Annotated[Path | None, out_option("IMATRIX.gguf", help="The file to write: the mix.")] = None,
+    out_file: Annotated[
+        Path | None, options.out_option("IMATRIX.gguf", help="The file to write, for the mix of the languages.")
+    ] = None,
     per_language: Annotated[
         Path | None, typer.Option(help="Also write one file per language into this directory.", metavar="DIR")
     ] = None,
-    languages: Languages = None,
-    text: TextFrom = None,
+    languages: options.Languages = None,
+    text: options.TextFrom = None,
     weights: Annotated[
         str,
         typer.Option(
@@ -60,17 +47,17 @@ def imatrix(
     merge: Annotated[
         list[str] | None,
         typer.Option(
-            help="Merge files instead, one --merge for each: a file and its weight, which is 1 if left out.",
+            help="Merge files instead, one --merge for each: a file and its weight (default: 1).",
             metavar="FILE=WEIGHT",
         ),
     ] = None,
-    tokens: Tokens = 4096,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
-    device: Device = "auto",
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    tokens: options.Tokens = 4096,
+    sequence: options.Sequence = 512,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write an importance matrix for llama.cpp, in which every language counts the same.
 
@@ -80,29 +67,21 @@ def imatrix(
       fairbits imatrix ./model --text texts --per-language each
       fairbits imatrix --merge each/eng_Latn.gguf=2 --merge b.gguf --out i.gguf
     """
-    from fairbits.api.imatrix import imatrix as measure  # heavy: only when the verb runs
-    from fairbits.api.imatrix import imatrix_targets
-    from fairbits.api.imatrix import merge as merge_files
-    from fairbits.cli.languages_command import language_notes
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.text.mix import parse_weights
-
     result: Imatrix
     if merge:
         if model is not None or out_file is None or per_language is not None:
             raise InputError("--merge reads files, not a model; give --out for the file to write, and no MODEL")
-        check_out(out_file, "imatrix.gguf")
+        options.check_out(out_file, "imatrix.gguf")
         result, notes = merge_files(files_with_weights(merge)), tuple[str, ...]()
-        write_out(out_file, result.save)
+        options.write_out(out_file, result.save)
     else:
         if model is None:
             raise InputError("no model is given; name one, or files of languages with --merge")
         imatrix_targets(out_file, per_language, ())  # before anything that takes time
-        names = names_of(languages)
-        print_notes(language_notes(names or ()))
+        names = options.language_names(languages)
         opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
         with stages("opening the model") as show:
-            found = measure(
+            measured = measure(
                 opened,
                 languages=names,
                 text=text,
@@ -110,35 +89,47 @@ def imatrix(
                 tokens=tokens,
                 sequence=sequence,
                 seed=seed,
-                device=chosen_device(device),
+                device=compute.choose_device(device),
                 progress=show,
             )
-        found.save(out_file, per_language=per_language)
-        result, notes = found.mix, found.notes
+        measured.save(out_file, per_language=per_language)
+        result, notes = measured.mix, measured.notes
     print_notes(notes)
     if as_json:
         print_json(imatrix_data(result))
     else:
-        out.print(imatrix_table(result))
+        print_tables([imatrix_table(result)])
 
 
-def imatrix_data(found: Imatrix) -> dict[str, Any]:
+def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:
+    """Returns files with their weights, which are 1 where none is written.
+
+    >>> files_with_weights(["eng.gguf=2", "fra.gguf"])
+    [('eng.gguf', 2.0), ('fra.gguf', 1.0)]
+    """
+    files = []
+    for argument in arguments:
+        file, equals, weight = argument.rpartition("=")
+        try:
+            files.append((file, float(weight)) if equals else (argument, 1.0))
+        except ValueError:
+            raise InputError(f"--merge is {argument!r:.80}; it must be a file and its weight: eng.gguf=2") from None
+    return files
+
+
+def imatrix_data(matrix: Imatrix) -> dict[str, Any]:
     """Returns what an imatrix holds, for JSON."""
     return {
-        "layers": len(found.entries),
-        "tokens": found.tokens,
-        "datasets": list(found.datasets),
-        "languages": dict(found.languages),
-        "fingerprint": found.fingerprint,
+        "layers": len(matrix.entries),
+        "tokens": matrix.tokens,
+        "datasets": list(matrix.datasets),
+        "languages": dict(matrix.languages),
+        "fingerprint": matrix.fingerprint,
     }
 
 
-def imatrix_table(found: Imatrix) -> RenderableType:
+def imatrix_table(matrix: Imatrix) -> Table:
     """Returns the size of an imatrix and the share of each language."""
-    head = f"importance of {count_of(len(found.entries), 'layer')}, measured on {found.tokens:,} tokens"
-    if not found.languages:
-        return head
-    table = columns("language", "code", "share", left=(1,))
-    for code, share in found.languages.items():
-        table.add_row(language_name(code), code, f"{share:.1%}")
-    return Group(head, table)
+    title = [f"importance of {count_of(len(matrix.entries), 'layer')}, measured on {matrix.tokens:,} tokens"]
+    rows = tuple((short_name(code), code, f"{share:.1%}") for code, share in matrix.languages.items())
+    return Table([*title], ("language", "code", "share"), rows, left=(1,))

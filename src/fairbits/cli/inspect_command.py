@@ -1,29 +1,28 @@
-"""The verb `inspect` on the command line.
+"""The command `inspect` on the command line."""
 
-An inspected model for a terminal of 80 columns: one row per block, or per tensor.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from fairbits.api.inspect import Inspection
-from fairbits.cli.options import Json, Model, Revision, Trust, flag
-from fairbits.cli.terminal import out, print_json, stages
-from fairbits.core.errors import printable
+from fairbits.api.inspect import inspect as run_inspect
+from fairbits.cli import options
+from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.table import Cell, Table
 from fairbits.core.units import megabytes
-from fairbits.models.weight_moments import ModelMoments, WeightMoments
+from fairbits.models.hub_checkpoint import open_to_read
+from fairbits.models.weight_moments import WeightMoments
+
+NAMED = 3
+"""Tensors that a note names."""
+MOMENTS = ("weights", "σ", "κ", "skew", "max|w|/σ", "> 3σ", "> 6σ")
 
 
 def inspect(
-    model: Model,
-    tensors: Annotated[bool, flag("--tensors", help="One row per tensor instead of one per block.")] = False,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    model: options.Model,
+    tensors: Annotated[bool, options.flag("--tensors", help="One row per tensor instead of one per block.")] = False,
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show a model's blocks and the moments of their weights; the model is not run.
 
@@ -32,77 +31,62 @@ def inspect(
       fairbits inspect ./model --tensors
       fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
-    from fairbits.api.inspect import inspect as run_inspect
-    from fairbits.models.hub_checkpoint import open_to_read  # heavy: only when the verb runs
-
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
-        found = run_inspect(checkpoint, progress=show)
+        inspection = run_inspect(checkpoint, progress=show)
     if as_json:
-        print_json(found.as_data())
+        print_json(inspection.as_data())
     else:
-        out.print(inspect_table(found, tensors=tensors))
+        print_tables([inspect_table(inspection, tensors=tensors)])
 
 
-NAMED = 3
-"""Tensors that a note names."""
-
-
-def inspect_table(found: Inspection, *, tensors: bool = False) -> Group:
+def inspect_table(inspection: Inspection, *, tensors: bool = False) -> Table:
     """Returns a heading, the notes, and one row per block (or per tensor) with the moments of its weights."""
-    checkpoint, moments, architecture = found.checkpoint, found.moments, found.checkpoint.architecture
+    checkpoint, moments, architecture = inspection.checkpoint, inspection.moments, inspection.checkpoint.architecture
     n = sum(info.numel for info in checkpoint.tensors.values())
     size = sum(info.nbytes for info in checkpoint.tensors.values())
     facts = [architecture.class_name, f"{architecture.n_blocks} blocks", f"{n:,} weights", megabytes(size)]
     facts += [f"{name} tied" for name in architecture.tied]
-    heading = Text.assemble((printable(checkpoint.target), "bold"), "  ", printable(", ".join(facts)))
     left_out = [*_by_reason("not used", architecture.ignored), *_by_reason("without moments", moments.skipped)]
-    notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*checkpoint.notes, *left_out)]
-    return Group(heading, *notes, "", _tensor_table(moments) if tensors else _block_table(found))
+    notes: list[Cell] = [[("note: ", "yellow"), note] for note in (*checkpoint.notes, *left_out)]
+    rows = moments.tensors.items() if tensors else _blocks(inspection)
+    return Table(
+        [(checkpoint.target, "bold"), "  ", ", ".join(facts)],
+        ("tensor" if tensors else "linear weights of", *MOMENTS),
+        tuple((name, *_cells(weights)) for name, weights in rows),
+        above=(*notes, ""),
+    )
 
 
 def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
     """Returns one note per reason, with the first of the tensors it holds for."""
-    names: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for name, reason in reasons.items():
-        names.setdefault(reason, []).append(name)
+        by_reason.setdefault(reason, []).append(name)
     return [
-        f"{what}: {', '.join(each[:NAMED])}{f' and {len(each) - NAMED} more' * (len(each) > NAMED)}; {reason}"
-        for reason, each in names.items()
+        f"{what}: {', '.join(names[:NAMED])}{f' and {len(names) - NAMED} more' * (len(names) > NAMED)}; {reason}"
+        for reason, names in by_reason.items()
     ]
 
 
-def _block_table(found: Inspection) -> Table:
-    blocks, moments = found.checkpoint.architecture.blocks, found.moments
-    stacks = len({block.stack for block in blocks}) > 1
-    names = (f"{block.stack} {block.index}" if stacks else f"block {block.index}" for block in blocks)
-    outside = [
-        (weight.role, moments.tensors[name])
-        for name, weight in found.checkpoint.architecture.weights.items()
-        if weight.block is None and len(weight.shape) == 2 and name in moments.tensors
-    ]
-    return _moments_table("linear weights of", [*zip(names, moments.blocks, strict=True), *outside])
+def _blocks(inspection: Inspection) -> Iterator[tuple[str, WeightMoments]]:
+    """Yields the moments of every block, then of the matrices outside the blocks."""
+    architecture, moments = inspection.checkpoint.architecture, inspection.moments
+    stacks = len({block.stack for block in architecture.blocks}) > 1
+    for block, weights in zip(architecture.blocks, moments.blocks, strict=True):
+        yield f"{block.stack if stacks else 'block'} {block.index}", weights
+    for name, weight in architecture.weights.items():
+        if weight.block is None and len(weight.shape) == 2 and name in moments.tensors:
+            yield weight.role, moments.tensors[name]
 
 
-def _tensor_table(moments: ModelMoments) -> Table:
-    return _moments_table("tensor", moments.tensors.items())
-
-
-def _moments_table(first: str, rows: Iterable[tuple[str, WeightMoments]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, overflow="fold")
-    for name in ("weights", "σ", "κ", "skew", "max|w|/σ", "> 3σ", "> 6σ"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, each in rows:
-        extreme = f"{each.largest / each.sigma:.1f}" if each.sigma else "–"
-        shares = (f"{each.beyond_3:.2%}", f"{each.beyond_6:.4%}")
-        table.add_row(
-            Text(printable(name)),  # as it is: no markup, no emoji
-            f"{each.n:,}",
-            f"{each.sigma:.4g}",
-            f"{each.kappa:.2f}",
-            f"{each.skewness:.2f}",
-            extreme,
-            *shares,
-        )
-    return table
+def _cells(weights: WeightMoments) -> tuple[str, ...]:
+    return (
+        f"{weights.n:,}",
+        f"{weights.sigma:.4g}",
+        f"{weights.kappa:.2f}",
+        f"{weights.skewness:.2f}",
+        f"{weights.largest / weights.sigma:.1f}" if weights.sigma else "–",
+        f"{weights.beyond_3:.2%}",
+        f"{weights.beyond_6:.4%}",
+    )

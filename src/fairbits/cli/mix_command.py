@@ -1,20 +1,28 @@
-"""The verb `mix` on the command line."""
+"""The command `mix` on the command line."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fairbits.cli import completion
-from fairbits.cli.options import Device, Json, Model, Revision, Seed, TextFrom, Trust, flag, out_option, write_out
-from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.auditing.cover import audited_languages, cover_languages
+from fairbits.auditing.expert_use import even_experts
+from fairbits.cli import completion, compute, options
+from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
+from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.table import Cell, Table
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.writer import check_target
+from fairbits.text.included_texts import udhr
+from fairbits.text.language_codes import language_from_code
+from fairbits.text.mix import Mix, build_mix, parse_weights
+from fairbits.text.reading import open_corpus
 
 
 def mix(
-    model: Model,
-    out_file: Annotated[Path, out_option("CALIB.jsonl")],
+    model: options.Model,
+    out_file: Annotated[Path, options.out_option("CALIB.jsonl")],
     languages: Annotated[
         str | None,
         typer.Option(
@@ -23,7 +31,7 @@ def mix(
             autocompletion=completion.languages,
         ),
     ] = None,
-    text: TextFrom = None,
+    text: options.TextFrom = None,
     weights: Annotated[
         str,
         typer.Option(
@@ -36,11 +44,15 @@ def mix(
         int | None, typer.Option(help="Tokens in total; by default as many as the text allows.", metavar="N")
     ] = None,
     sequence: Annotated[int, typer.Option(help="Tokens per sample.", metavar="N")] = 512,
-    seed: Seed = 0,
-    repeat: Annotated[bool, flag("--repeat", help="Repeat text of a language that has too little.")] = False,
+    seed: options.Seed = 0,
+    repeat: Annotated[
+        bool, options.flag("--repeat", help="Repeat the text of a language that has too little.")
+    ] = False,
     cover: Annotated[
         int | None,
-        typer.Option(help="Keep only the N languages that protect all audited ones best; needs --audit.", metavar="N"),
+        typer.Option(
+            help="Keep only the N languages that protect all audited languages best; needs --audit.", metavar="N"
+        ),
     ] = None,
     audit: Annotated[
         Path | None,
@@ -49,13 +61,14 @@ def mix(
     experts: Annotated[
         int | None,
         typer.Option(
-            help="Read N times as many samples, and keep those that reach the experts with the least text.", metavar="N"
+            help="Read N times as many samples, and keep the ones that reach the experts with the least text.",
+            metavar="N",
         ),
     ] = None,
-    device: Device = "auto",
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a calibration set with a fixed share of tokens per language, for any quantization tool.
 
@@ -65,20 +78,12 @@ def mix(
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
       fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
-    from fairbits.auditing.cover import audited_languages, cover_languages
-    from fairbits.cli.languages_command import language_notes, mix_table
-    from fairbits.core.checks import whole
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.text.included_texts import udhr  # heavy: only when the verb runs
-    from fairbits.text.mix import build_mix, check_mix_path, parse_weights
-    from fairbits.text.reading import open_corpus
-
-    check_mix_path(out_file)  # before anything that takes time
+    check_target(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):
-        missing, given = ("--audit AUDIT.json", "--cover") if audit is None else ("--cover N", "--audit")
-        raise InputError(f"{given} is given without {missing}; give both, or neither: fairbits audit writes an audit")
+        flag, missing = ("--cover", "--audit AUDIT.json") if audit is None else ("--audit", "--cover N")
+        raise InputError(f"{flag} is given without {missing}; give both, or neither: fairbits audit writes an audit")
     times = 1 if experts is None else whole("--experts", experts, least=2)
-    names = names_of(languages)
+    names = options.split_names(languages)
     if audit is not None and names is None and text is None:
         names = list(audited_languages(audit))
     with stages("reading text and tokenizer") as show:
@@ -86,8 +91,8 @@ def mix(
         checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
         chosen: tuple[str, ...] = ()
         if cover is not None and audit is not None:
-            found = cover_languages(audit, cover, candidates=corpus.calibration, fingerprint=checkpoint.fingerprint)
-            corpus, chosen = corpus.restrict(found.languages), found.notes
+            cover_set = cover_languages(audit, cover, candidates=corpus.calibration, fingerprint=checkpoint.fingerprint)
+            corpus, chosen = corpus.restrict(cover_set.languages), cover_set.notes
         result = build_mix(
             corpus,
             checkpoint.tokenizer(),
@@ -101,12 +106,31 @@ def mix(
             progress=show,
         )
         if experts is not None:
-            from fairbits.auditing.expert_use import even_experts  # loads torch
-
-            result = even_experts(checkpoint, result, one_in=times, device=chosen_device(device), progress=show)
-    write_out(out_file, result.save)
-    print_notes((*language_notes(names or ()), *result.notes))
+            result = even_experts(checkpoint, result, one_in=times, device=compute.choose_device(device), progress=show)
+    options.write_out(out_file, result.save)
+    print_notes((*options.language_notes(names or ()), *result.notes))
     if as_json:
         print_json(result.manifest)
     else:
-        out.print(mix_table(result))
+        print_tables([mix_table(result)])
+
+
+def mix_table(mix: Mix) -> Table:
+    """Returns one row per language with its samples, tokens, bytes per token and share of the tokens."""
+    total = sum(part.tokens for part in mix.languages.values())
+    rows: list[tuple[Cell, ...]] = [
+        (
+            language_from_code(code).name,
+            code,
+            f"{part.samples:,}",
+            f"{part.tokens:,}",
+            f"{part.bytes_per_token:.2f}",
+            f"{part.tokens / total:.1%}",
+        )
+        for code, part in mix.languages.items()
+    ]
+    if len(rows) > 1:
+        cells = ("all", "", f"{len(mix.samples):,}", f"{total:,}", "", "")
+        rows.append(tuple([(cell, "bold")] for cell in cells))
+    headers = ("language", "code", "samples", "tokens", "bytes/token", "share")
+    return Table("", headers, tuple(rows), left=(1,))

@@ -1,19 +1,18 @@
-"""Arguments and options that several verbs share.
+"""Arguments and options that several commands share, and how the text that the user typed is read."""
 
-Files that the user names: checked before the work begins, written when it is done.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fairbits.cli import completion
-from fairbits.cli.policy_options import common_flag
 from fairbits.cli.terminal import print_notes
+from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable
 from fairbits.core.units import MEASURES, UNITS
+from fairbits.models.scales.scheme import Group
+from fairbits.text.language_codes import resolve_language, user_codes
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:
@@ -54,30 +53,31 @@ TextFrom = Annotated[
     str | None,
     typer.Option(
         help="Your text, a directory or a JSONL file; or a text that comes with fairbits: declaration (the Universal "
-        "Declaration of Human Rights, used by default) or help (of LibreOffice). Write ./help for a file of that name.",
+        "Declaration of Human Rights, the default) or help (LibreOffice help). For a file called help, write ./help.",
         metavar="PATH|NAME",
         autocompletion=completion.text,
     ),
 ]
 Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.", metavar="N")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.", metavar="NAME")]
-Trust = Annotated[bool, flag("--trust-remote-code", help="Run the model's own Python code.")]
+Trust = Annotated[bool, flag("--trust-remote-code", help="Run Python code that comes with the model.")]
 DryRun = Annotated[
     bool,
-    flag("--dry-run", help="Only estimate time, memory and disk on this machine, in a few seconds; write nothing."),
+    flag(
+        "--dry-run", help="Only estimate time, memory and disk on this machine; takes a few seconds and writes nothing."
+    ),
 ]
 Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
 Tokens = Annotated[int, typer.Option(help="Calibration tokens per language.", metavar="N")]
 EvaluationTokens = Annotated[int, typer.Option(help="Evaluation tokens per language.", metavar="N")]
-Sequence = Annotated[int, typer.Option(help="Longest window of text, in tokens.", metavar="N")]
-Seed = Annotated[int, typer.Option(help="Selects the text that is sampled.", metavar="N")]
-PlanGroup = Annotated[str | None, common_flag("group")]
+Sequence = Annotated[int, typer.Option(help="Maximum window length in tokens.", metavar="N")]
+Seed = Annotated[int, typer.Option(help="Random seed for sampling text.", metavar="N")]
 GroupOrChannel = Annotated[
     str,
     typer.Option(
         "--group",
-        help="Number of weights that share a scale, or channel.",
+        help="Number of weights that share a scale, such as 128; or channel.",
         metavar="N|channel",
         autocompletion=completion.one_of("32", "64", "128", "channel"),
     ),
@@ -85,7 +85,7 @@ GroupOrChannel = Annotated[
 Measure = Annotated[
     str,
     typer.Option(
-        help="What decides: divergence (KL from the reference model) or loss (added loss).",
+        help="Measure of damage: divergence (KL from the reference model) or loss (added loss).",
         metavar="NAME",
         autocompletion=completion.one_of(*MEASURES),
     ),
@@ -106,26 +106,12 @@ Device = Annotated[
         autocompletion=completion.one_of("auto", "cpu", "cuda"),
     ),
 ]
-Embeddings = Annotated[str | None, common_flag("embeddings")]
 Results = Annotated[
     Path | None,
     typer.Option(
-        help="Keep every finished trial in this directory; the same command then continues where it stopped.",
+        help="Store every finished trial in this directory; the same command then resumes where it stopped.",
         metavar="DIR",
     ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        help="Do the work on a Ray cluster: host:port of its head, auto (the one of this machine), or local (start one "
-        "here). Needs fairbits[ray].",
-        metavar="ADDRESS",
-        autocompletion=completion.one_of("local", "auto"),
-    ),
-]
-RayCpus = Annotated[float, typer.Option(help="With --ray: processors of each task.", metavar="N")]
-RayGpus = Annotated[
-    float, typer.Option(help="With --ray, on GPUs: GPUs of each task; 0.5 puts two on one.", metavar="X")
 ]
 
 
@@ -143,3 +129,52 @@ def write_out(path: Path | None, save: Callable[[Path], object]) -> None:
     save(path)
     if existed:
         print_notes([f"replaced {path}"])
+
+
+def spell_flag(option: str) -> str:
+    """Returns the flag of an option.
+
+    >>> spell_flag("avg_bits")
+    '--avg-bits'
+    """
+    return f"--{option.replace('_', '-')}"
+
+
+def split_names(names: str | None) -> list[str] | None:
+    """Returns the names in a list with commas."""
+    return None if names is None else [name.strip() for name in names.split(",")]
+
+
+def parse_group(text: str) -> Group:
+    """Returns how many weights share a scale, or channel.
+
+    >>> parse_group("64"), parse_group("channel")
+    (64, 'channel')
+    """
+    if text != "channel" and not text.isdecimal():
+        raise InputError(f"--group is {text!r:.40}; it must be a number of weights, such as 128, or channel")
+    return "channel" if text == "channel" else int(text)
+
+
+def language_names(languages: str | None) -> list[str] | None:
+    """Returns the names in --languages, after notes on how those that are not codes were understood."""
+    names = split_names(languages)
+    print_notes(language_notes(names or ()))
+    return names
+
+
+def language_notes(names: Iterable[str]) -> list[str]:
+    """Returns a note on each name of a language in the catalog that is not its code: how it was understood.
+
+    Names that the catalog does not hold are left to the text that has them.
+
+    >>> language_notes(["he", "fra_Latn", "my-dialect"])
+    ['he → Hebrew, heb_Hebr (BCP-47 code)']
+    """
+    names = list(names)
+    resolved = [resolve_language(name, user_codes=user_codes(names)) for name in names]
+    return [
+        f"{match.name} → {match.language.name}, {match.language.code} ({match.because})"
+        for match in resolved
+        if match.language.listed and match.name != match.language.code
+    ]

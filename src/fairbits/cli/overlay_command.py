@@ -1,33 +1,32 @@
-"""The verb `overlay` on the command line."""
+"""The command `overlay` on the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
-from rich.text import Text
 
-from fairbits.cli import completion
-from fairbits.cli.options import (
-    Device,
-    Json,
-    Languages,
-    Model,
-    Revision,
-    Seed,
-    Sequence,
-    TextFrom,
-    Tokens,
-    Trust,
-    out_option,
-)
-from fairbits.cli.parsing import budget_of, names_of
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
-from fairbits.core.errors import printable
+from fairbits.api.overlay import overlay as run_overlay
+from fairbits.cli import completion, compute, options
+from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
+from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError, count_of
+from fairbits.core.records import read_object
+from fairbits.core.table import Cell, NumberFormat, Table, dim
+from fairbits.core.units import megabytes
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.serve.overlays.overlay_files import MANIFEST, Form, Overlay, Overlays
+from fairbits.text.detect import undetectable_notes
+from fairbits.text.language_codes import language_from_code, short_name
+
+FORMS = get_args(Form)
+LEGEND = "KL: divergence from the original model on held-out calibration text."
+BEFORE_ROUNDING = "KL was measured before inputs were rounded."
 
 
 def overlay(
-    model: Model,
+    model: options.Model,
     base: Annotated[
         str,
         typer.Option(
@@ -38,9 +37,9 @@ def overlay(
     ],
     out_directory: Annotated[
         Path | None,
-        out_option("DIR", help="The directory to write; by default overlays/ in --base."),
+        options.out_option("DIR", help="The directory to write; by default overlays/ in --base."),
     ] = None,
-    languages: Languages = None,
+    languages: options.Languages = None,
     budget: Annotated[
         str, typer.Option(help="Largest size of one overlay, as a share of the base's bytes.", metavar="SHARE")
     ] = "5%",
@@ -50,27 +49,27 @@ def overlay(
     form: Annotated[
         str,
         typer.Option(
-            help="What an overlay stores of a row: its residual, new codes, or new scales.",
+            help="What an overlay stores for a row: its residual, new codes, or new scales (steps).",
             metavar="residual|codes|steps",
-            autocompletion=completion.one_of(*completion.FORMS),
+            autocompletion=completion.one_of(*FORMS),
         ),
     ] = "residual",
     activations: Annotated[
         int | None,
         typer.Option(
-            help="Also round the inputs of linear layers to this many bits, 2 to 8.", metavar="BITS", min=2, max=8
+            help="Also round the inputs of linear layers to this number of bits, 2 to 8.", metavar="BITS", min=2, max=8
         ),
     ] = None,
-    text: TextFrom = None,
-    tokens: Tokens = 2048,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
-    device: Device = "auto",
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    text: options.TextFrom = None,
+    tokens: options.Tokens = 2048,
+    sequence: options.Sequence = 512,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Make overlays: small sets of rows that replace rows of a quantized model for some languages.
+    """Make overlays: small sets of rows that replace rows of a quantized model, for some of its languages.
 
     A language that gains nothing on held-out text stays with the base.
 
@@ -79,27 +78,17 @@ def overlay(
       fairbits overlay ./model --base w4 --text texts --out overlays
       fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
     """
-    from fairbits.api.overlay import overlay as run_overlay
-    from fairbits.cli.languages_command import language_notes
-    from fairbits.cli.overlay_table import overlay_table
-    from fairbits.core.checks import one_of
-    from fairbits.core.records import read_object
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.serve.overlays.overlay_files import MANIFEST  # heavy: only when the verb runs
-    from fairbits.text.detect import undetectable_notes
-    from fairbits.text.language_codes import language_from_code
-
-    share, names = budget_of(budget), names_of(languages)
-    one_of("--form", form, completion.FORMS)
-    print_notes(language_notes(names or ()))
+    share = parse_budget(budget)
+    one_of("--form", form, FORMS)
+    names = options.language_names(languages)
     below = Checkpoint(base, trust_remote_code=trust_remote_code)
-    place = below.directory / "overlays" if out_directory is None else out_directory
-    device = chosen_device(device)
+    directory = below.directory / "overlays" if out_directory is None else out_directory
+    device = compute.choose_device(device)
     with stages("opening the model") as show:
-        found = run_overlay(
+        overlays = run_overlay(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             base=below,
-            out=place,
+            out=directory,
             languages=names,
             text=text,
             budget=share,
@@ -112,10 +101,121 @@ def overlay(
             device=device,
             progress=show,
         )
-    print_notes(undetectable_notes(map(language_from_code, found.languages)))
+    print_notes(undetectable_notes(map(language_from_code, overlays.languages)))
     if as_json:
-        print_json(read_object(place / MANIFEST))
+        print_json(read_object(directory / MANIFEST))
         return
-    out.print(overlay_table(found))
-    command = f"fairbits generate {quote(base)} --overlays {quote(str(place))}"
-    out.print(Text(f"wrote {printable(str(place))}; next: {printable(command)}"), soft_wrap=True)
+    print_tables(overlay_tables(overlays))
+    command = f"fairbits generate {quote(base)} --overlays {quote(str(directory))}"
+    print_line(f"wrote {directory}; next: {command}")
+
+
+def parse_budget(text: str) -> float:
+    """Returns a share that is written in percent, or as a number up to 1.
+
+    >>> parse_budget("5%"), parse_budget("0.05")
+    (0.05, 0.05)
+    """
+    written = text.strip()
+    try:
+        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share <= 1:
+        raise InputError(f"--budget is {text!r:.40}; it must be a share of the base from 0 to 1: 5%, or 0.05")
+    return share
+
+
+def overlay_tables(overlays: Overlays) -> list[Table]:
+    """Returns the overlays, what every language gains, and the numbers of clusters that were tried."""
+    return [_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record)]
+
+
+def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
+    """Returns one entry per stored file: its name, its languages, and one of the overlays that share its rows."""
+    groups: dict[int, list[Overlay]] = {}
+    for overlay in overlays.overlays:
+        if overlay.patches:
+            groups.setdefault(id(overlay.patches), []).append(overlay)
+    serving: dict[str, list[str]] = {}
+    for code, name in overlays.languages.items():
+        serving.setdefault(name, []).append(code)
+    return [
+        (same[0].name, [code for overlay in same for code in serving.get(overlay.name, [])], same[0])
+        for same in groups.values()
+    ]
+
+
+def _overlay_table(overlays: Overlays) -> Table:
+    """Returns one row per stored set of rows."""
+    record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
+    text, base = record["text"], record["base_bytes"]
+    amount = f"{count_of(len(overlays.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
+    above: list[Cell] = [
+        dim(f"{record['form']} rows, at most {record['budget']:.1%} of the base each"),
+        dim(f"calibration text of {text['corpus']}: {amount}"),
+    ]
+    table = overlays.activations
+    if table is not None:
+        points = count_of(len(table.points), "input")
+        above.append(
+            f"{points} rounded to {table.bits} bits, thresholds for every language: {table.extra_bytes:,} bytes"
+        )
+    rows = tuple(
+        (
+            name,
+            str(len(overlay.patches)),
+            f"{sum(patch.count for patch in overlay.patches):,}",
+            f"{overlay.size_bytes:,}",
+            f"{overlay.size_bytes / base:.1%}",
+            ", ".join(map(short_name, codes)),
+        )
+        for name, codes, overlay in groups
+    )
+    heading = f"{count_of(len(groups), 'overlay')}, {megabytes(size)}, {size / base:.1%} of {megabytes(base)}"
+    return Table(
+        [(record["model"], "bold cyan"), "  ", (heading, "bold")],
+        ("overlay", "layers", "rows", "bytes", "of the base", "serves"),
+        rows,
+        () if rows else ("No overlay serves any language better than the base, so none was kept.",),
+        (*above, ""),
+        left=(5,),
+        wrap=(5,),
+    )
+
+
+def _language_table(overlays: Overlays) -> Table:
+    """Returns one row per language, the most damaged first, and the languages that stay with the base."""
+    divergence: Mapping[str, Mapping[str, float]] = overlays.record["apart"]
+    overlay_by_code = {code: name for name, codes, _ in _groups(overlays) for code in codes}
+    number = NumberFormat(max(value for pair in divergence.values() for value in pair.values()))
+    rows: list[tuple[Cell, ...]] = []
+    for code in sorted(divergence, key=lambda code: -divergence[code]["base"]):
+        before, after = divergence[code]["base"], divergence[code]["overlay"]
+        rows.append(
+            (
+                short_name(code),
+                dim(code),
+                number(before),
+                number(after),
+                f"{after / before - 1:+.0%}" if before > 0 else "–",
+                overlay_by_code.get(code, [("base", "yellow")]),
+            )
+        )
+    below = [dim(LEGEND + (f" {BEFORE_ROUNDING}" if overlays.activations is not None else ""))]
+    stay = [short_name(code) for code in divergence if code not in overlay_by_code]
+    if stay:
+        below.append(f"Languages that stay with the base because no overlay helps: {', '.join(stay)}.")
+    headers = ("\nlanguage", "\ncode", f"KL, {number.prefix}bits/byte\nbase", "\noverlay", "\nchange", "\nserved by")
+    return Table("Languages", headers, tuple(rows), tuple(below), left=(1, 5))
+
+
+def _cluster_table(record: Mapping[str, Any]) -> Table:
+    """Returns one row per number of clusters that was tried."""
+    tried: Mapping[str, Mapping[str, float]] = record["tried"]
+    number = NumberFormat(max(row["worst"] for row in tried.values()))
+    rows: list[tuple[Cell, ...]] = [
+        (count, number(row["worst"]), number(row["mean"]), [("chosen" * (int(count) == record["clusters"]), "green")])
+        for count, row in tried.items()
+    ]
+    return Table("Clusters", ("clusters", f"worst KL, {number.prefix}bits/byte", "mean", ""), tuple(rows), left=(3,))

@@ -1,47 +1,30 @@
-"""The verb `plan` on the command line."""
+"""The command `plan` on the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from fairbits.cli.options import (
-    Device,
-    Json,
-    Languages,
-    Model,
-    Revision,
-    TextFrom,
-    Trust,
-    check_out,
-    out_option,
-    write_out,
-)
-from fairbits.cli.policy_options import (
-    AuditFile,
-    PlanSeed,
-    PlanSequence,
-    PlanTokens,
-    make_plan,
-    plan_options,
-    with_policy_options,
-)
-from fairbits.cli.terminal import chosen_device, out, print_json, stages
+from fairbits.api.dry_run import estimate_quantize
+from fairbits.cli import compute, options, policy_options
+from fairbits.cli.estimate_table import estimate_tables
+from fairbits.cli.terminal import out, print_json, print_tables, stages
+from fairbits.models.checkpoint import Checkpoint
 
 
-@with_policy_options
+@policy_options.with_policy_options
 def plan(
-    model: Model,
-    out_file: Annotated[Path | None, out_option("PLAN.json")] = None,
-    languages: Languages = None,
-    audit: AuditFile = None,
-    text: TextFrom = None,
-    tokens: PlanTokens = None,
-    sequence: PlanSequence = None,
-    seed: PlanSeed = None,
-    device: Device = "auto",
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
-    **options: Any,
+    model: options.Model,
+    out_file: Annotated[Path | None, options.out_option("PLAN.json")] = None,
+    languages: options.Languages = None,
+    audit: policy_options.AuditOption = None,
+    text: options.TextFrom = None,
+    tokens: policy_options.PlanTokens = None,
+    sequence: policy_options.PlanSequence = None,
+    seed: policy_options.PlanSeed = None,
+    device: options.Device = "auto",
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
+    **policy_arguments: Any,
 ) -> None:
     """Decide the bits, the clipping and the rounding of every layer; nothing is quantized yet.
 
@@ -50,22 +33,17 @@ def plan(
       fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
       fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
-    from fairbits.api.dry_run import estimate_quantize
-    from fairbits.cli.estimate_table import estimate_table
-    from fairbits.cli.plan_table import plan_table
-    from fairbits.cli.table_parts import section
-    from fairbits.models.checkpoint import Checkpoint  # heavy: only when the verb runs
-
-    device = chosen_device(device)
-    given = plan_options(locals() | options)
-    check_out(out_file, "plan.json")  # before anything that takes time
+    device = compute.choose_device(device)
+    chosen = policy_options.plan_options(locals() | policy_arguments)
+    options.check_out(out_file, "plan.json")  # before anything that takes time
     checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
-    found = make_plan(checkpoint, given)
-    write_out(out_file, found.save)
+    result = policy_options.make_plan(checkpoint, chosen)
+    options.write_out(out_file, result.save)
     if as_json:
-        print_json(found.as_data())
+        print_json(result.as_data())
         return
-    out.print(plan_table(found, checkpoint))
+    print_tables(result.tables(checkpoint))
     with stages("measuring this machine"):
-        estimate = estimate_quantize(checkpoint, plan=found, text=text, device=device, out=None)
-    out.print(*section("Quantizing by this plan", [estimate_table(estimate)]), sep="\n")
+        estimate = estimate_quantize(checkpoint, plan=result, text=text, device=device, out=None)
+    out.print()
+    print_tables(estimate_tables(estimate))

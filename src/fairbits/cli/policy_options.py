@@ -3,23 +3,22 @@
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin
+from typing import Annotated, Any, get_origin
 
 import typer
 
+from fairbits.api.make_plan import plan as run_plan
 from fairbits.cli import completion
-from fairbits.cli.parsing import flag_of, names_of
+from fairbits.cli.options import language_notes, spell_flag, split_names
 from fairbits.cli.terminal import print_notes, stages
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT, POLICIES, check
 from fairbits.quantization.policies.option import COMMON, PolicyOption
 
-if TYPE_CHECKING:
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.quantization.plan import Plan
-
 OWN_PANEL = "Options of some policies"
 TEXT_OPTIONS = ("languages", "audit", "tokens", "sequence", "seed")
-"""Options of the verb `plan` that are not a policy's own, but decide what it finds."""
+"""Options of the command `plan` that no policy declares, but that decide what it plans."""
 LONGEST_METAVAR = 20
 
 
@@ -32,24 +31,25 @@ def policy_options() -> dict[str, dict[str, PolicyOption]]:
     return options
 
 
-def with_policy_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns a verb that takes the options of all policies, which it receives as `**options`, after its first two."""
-    first, second, *others = [each for each in signature(verb).parameters.values() if each.kind is not each.VAR_KEYWORD]
+def with_policy_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command with the options of all policies, which it receives as `**options`, after its first two."""
+    declared = [p for p in signature(command).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    first, second, *rest = declared
     added = [Parameter("policy", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, policy_flag()])]
     for name, users in policy_options().items():
         kind = next((kind for kind in (int, float) if next(iter(users.values())).kinds == (kind,)), str)
         annotation = Annotated[kind | None, option_flag(name, users)]  # type: ignore[valid-type]
         added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (first, second, *added, *others)]
-    verb.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
-    return verb
+    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (first, second, *added, *rest)]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
+    return command
 
 
 def policy_flag() -> Any:
     """Returns the flag --policy."""
-    others = ", ".join(name for name in POLICIES if name != DEFAULT)
-    help = f"How to quantize: {DEFAULT} (default), {others}."
-    return typer.Option("--policy", help=help, metavar="NAME", autocompletion=completion.policy)
+    rest = ", ".join(name for name in POLICIES if name != DEFAULT)
+    help = f"How to quantize: {DEFAULT} (default), {rest}."
+    return typer.Option("--policy", help=help, metavar="NAME", autocompletion=complete_policy)
 
 
 def common_flag(name: str) -> Any:
@@ -63,7 +63,7 @@ def option_flag(name: str, users: Mapping[str, PolicyOption]) -> Any:
     words = tuple(dict.fromkeys(str(word) for option in options for word in option.words))
     offers = completion.one_of(*words) if words else None
     return typer.Option(
-        flag_of(name),
+        spell_flag(name),
         help=_help(users) if name not in COMMON else _sentence("", COMMON[name].about.help, users),
         metavar="CODE" if options[0].about.language else _metavar(options[0], words),
         autocompletion=completion.language if options[0].about.language else offers,
@@ -72,68 +72,65 @@ def option_flag(name: str, users: Mapping[str, PolicyOption]) -> Any:
 
 
 def tokens_flag() -> Any:
-    """Returns the flag --tokens of verbs that make a plan."""
+    """Returns the flag --tokens of commands that make a plan."""
     default = POLICIES[DEFAULT].tokens
-    others = [f"{each.tokens} for {each.name}" for each in POLICIES.values() if each.tokens != default]
-    help = f"Calibration tokens per language (default: {', '.join([str(default), *others])})."
+    special = [f"{policy.tokens} for {policy.name}" for policy in POLICIES.values() if policy.tokens != default]
+    help = f"Calibration tokens per language (default: {', '.join([str(default), *special])})."
     return typer.Option("--tokens", help=help, metavar="N")
 
 
 def audit_flag() -> Any:
     """Returns the flag --audit."""
-    readers = ", ".join(each.name for each in POLICIES.values() if each.reads_audit)
+    readers = ", ".join(policy.name for policy in POLICIES.values() if policy.reads_audit)
     help = f"{readers}: an audit of the model, to take κ from."
     return typer.Option("--audit", help=help, metavar="AUDIT.json", rich_help_panel=OWN_PANEL)
 
 
-AuditFile = Annotated[Path | None, audit_flag()]
+complete_policy, complete_policies = completion.one_of(*POLICIES), completion.some_of(*POLICIES)
+AuditOption = Annotated[Path | None, audit_flag()]
 PlanTokens = Annotated[int | None, tokens_flag()]
 PlanSequence = Annotated[
-    int | None, typer.Option("--sequence", help="Longest window of text, in tokens (default: 512).", metavar="N")
+    int | None, typer.Option("--sequence", help="Maximum window length in tokens (default: 512).", metavar="N")
 ]
 PlanSeed = Annotated[
-    int | None, typer.Option("--seed", help="Selects the text that is sampled (default: 0).", metavar="N")
+    int | None, typer.Option("--seed", help="Random seed for sampling text (default: 0).", metavar="N")
 ]
 
 
-def values_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def policy_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the options of policies that the user gave.
 
-    >>> values_of({"group": "64", "mix": None, "k": 3})
+    >>> policy_values({"group": "64", "mix": None, "k": 3})
     {'group': 64, 'k': 3}
     """
-    known = policy_options()
+    options = policy_options()
     values = {}
-    for name, value in given.items():
-        if value is not None and name in known:
-            users = known[name]
-            option = users.get(given.get("policy") or DEFAULT) or next(iter(users.values()))
-            values[name] = option.parse(value, flag_of(name)) if isinstance(value, str) else value
+    for name, value in arguments.items():
+        if value is not None and name in options:
+            users = options[name]
+            option = users.get(arguments.get("policy") or DEFAULT) or next(iter(users.values()))
+            values[name] = option.parse(value, spell_flag(name)) if isinstance(value, str) else value
     return values
 
 
-def plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of `fairbits.api.make_plan.plan` that the user gave, among all arguments of a verb."""
+def plan_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of `fairbits.api.make_plan.plan` that the user gave, among all arguments of a command."""
     names = ("policy", "text", "device", *TEXT_OPTIONS)
-    options = {name: given[name] for name in names if given[name] is not None}
+    options = {name: arguments[name] for name in names if arguments[name] is not None}
     if "languages" in options:
-        options["languages"] = names_of(options["languages"])
-    return options | values_of(given)
+        options["languages"] = split_names(options["languages"])
+    return options | policy_values(arguments)
 
 
-def decisions(given: Mapping[str, Any]) -> list[str]:
-    """Returns the flags among the options that a plan has decided."""
-    return [flag_of(name) for name in ("policy", *policy_options(), *TEXT_OPTIONS) if name in given]
+def decided_flags(options: Mapping[str, Any]) -> list[str]:
+    """Returns the flags of the options that a plan decides."""
+    return [spell_flag(name) for name in ("policy", *policy_options(), *TEXT_OPTIONS) if name in options]
 
 
-def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> "Plan":
+def make_plan(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Plan:
     """Returns the plan of a policy with the options that the user gave."""
-    from fairbits.api.make_plan import plan as run_plan
-    from fairbits.cli.languages_command import language_notes  # heavy: only when a verb runs
-
-    known = policy_options()
-    own = {name: value for name, value in options.items() if name in known}
-    check(options.get("policy", DEFAULT), own, spell=flag_of)
+    names = policy_options()
+    check(options.get("policy", DEFAULT), {name: options[name] for name in options if name in names}, spell=spell_flag)
     print_notes(language_notes(options.get("languages", ())))
     with stages("opening the model") as show:
         return run_plan(checkpoint, **options, progress=show)
@@ -167,8 +164,12 @@ def _sentence(who: str, help: str, users: Mapping[str, PolicyOption]) -> str:
 
 
 def _defaults(by_default: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yields the most common default, then the others with their policies."""
-    first, *others = sorted(by_default, key=lambda default: -len(by_default[default]))
+    """Yields the most common default, then other defaults with their policies."""
+    first, *rest = sorted(by_default, key=lambda default: -len(by_default[default]))
     if first:
         yield first
-    yield from (f"{default} for {', '.join(by_default[default])}" for default in others if default)
+    yield from (f"{default} for {', '.join(by_default[default])}" for default in rest if default)
+
+
+PlanGroup = Annotated[str | None, common_flag("group")]
+Embeddings = Annotated[str | None, common_flag("embeddings")]

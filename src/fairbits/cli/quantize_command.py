@@ -1,52 +1,39 @@
-"""The verb `quantize` on the command line.
-
-The plan of an interrupted run, and whether the options that the user gives now agree with it.
-"""
+"""The command `quantize` on the command line, and whether its options agree with the plan of an interrupted run."""
 
 from collections.abc import Container, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from fairbits.cli.estimate_table import show_estimate
-from fairbits.cli.options import Device, DryRun, Json, Languages, Model, Revision, TextFrom, Trust, flag, out_option
-from fairbits.cli.parsing import flag_of
-from fairbits.cli.policy_options import (
-    AuditFile,
-    PlanSeed,
-    PlanSequence,
-    PlanTokens,
-    decisions,
-    make_plan,
-    plan_options,
-    with_policy_options,
-)
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
-from fairbits.core.errors import InputError, printable
-
-if TYPE_CHECKING:
-    from fairbits.api.dry_run import ResourceEstimate
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.quantization.plan import Plan
+from fairbits.api.dry_run import ResourceEstimate, estimate_quantize
+from fairbits.api.quantize import check_quantize, draft_device, draft_plan, finished_plan
+from fairbits.api.quantize import quantize as run_quantize
+from fairbits.cli import compute, options, policy_options
+from fairbits.cli.estimate_table import print_estimates
+from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
+from fairbits.core.errors import InputError
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.quantization.gptq.ranks import Ranks
+from fairbits.quantization.plan import Plan
+from fairbits.text.language_codes import find_language, find_languages
 
 
-def check_agrees(plan: "Plan", given: dict[str, Any]) -> "Plan":
+def check_agrees(plan: Plan, chosen: dict[str, Any]) -> Plan:
     """Returns the plan if no option contradicts it; options that a plan does not record are not compared."""
     recorded = _recorded_options(plan)
-    for name, value in given.items():
+    for name, value in chosen.items():
         wanted = _comparable(name, value, own={*plan.languages, *recorded.get("languages", ())})
         if name in recorded and recorded[name] != wanted:
             raise InputError(
-                f"{flag_of(name)} is {_text(wanted)}, but the interrupted run had {_text(recorded[name])}; "
+                f"{options.spell_flag(name)} is {_text(wanted)}, but the interrupted run had {_text(recorded[name])}; "
                 "--resume takes the same options or none: to start anew, give another --out"
             )
     return plan
 
 
-def _recorded_options(plan: "Plan") -> dict[str, Any]:
+def _recorded_options(plan: Plan) -> dict[str, Any]:
     """Returns the options that a plan was made with, as far as it records them."""
     recorded = {**plan.settings, "policy": plan.policy}
     if isinstance(recorded.get("bits"), list):  # one width per block: a result, not an option
@@ -57,9 +44,8 @@ def _recorded_options(plan: "Plan") -> dict[str, Any]:
         recorded["mix"] = {code: round(weight, 9) for code, weight in plan.languages.items() if weight}
     text = plan.calibration
     if text is not None:
-        shared = (
-            len(text.hashes) if recorded.get("mix") == "english" else 1
-        )  # English then has the tokens of all languages
+        english = recorded.get("mix") == "english"  # which has the tokens of all languages
+        shared = len(text.hashes) if english else 1
         recorded |= {"tokens": text.tokens // shared, "sequence": text.sequence, "seed": text.seed}
         recorded["languages"] = sorted(text.hashes)
     return recorded
@@ -67,8 +53,6 @@ def _recorded_options(plan: "Plan") -> dict[str, Any]:
 
 def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
     """Returns an option as a plan would record it."""
-    from fairbits.text.language_codes import find_language, find_languages  # heavy: only when the verb runs
-
     if name == "languages":
         return sorted(language.code for language in find_languages(value, user_codes=own))
     if name == "language":
@@ -76,8 +60,8 @@ def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
     if name == "mix" and isinstance(value, dict):
         total = sum(value.values())
         return {
-            find_language(each, user_codes=own).code: round(weight / total, 9)
-            for each, weight in value.items()
+            find_language(name, user_codes=own).code: round(weight / total, 9)
+            for name, weight in value.items()
             if weight
         }
     return value
@@ -89,27 +73,27 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@with_policy_options
+@policy_options.with_policy_options
 def quantize(
-    model: Model,
-    out_directory: Annotated[Path, out_option("DIR", help="The directory to write.")],
-    languages: Languages = None,
-    audit: AuditFile = None,
+    model: options.Model,
+    out_directory: Annotated[Path, options.out_option("DIR", help="The directory to write.")],
+    languages: options.Languages = None,
+    audit: policy_options.AuditOption = None,
     plan_file: Annotated[
         Path | None,
-        typer.Option("--plan", help="Carry out this plan. Only --text may be given with it.", metavar="FILE"),
+        typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE"),
     ] = None,
-    resume: Annotated[bool, flag("--resume", help="Continue an interrupted run.")] = False,
-    text: TextFrom = None,
-    tokens: PlanTokens = None,
-    sequence: PlanSequence = None,
-    seed: PlanSeed = None,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
-    **options: Any,
+    resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
+    text: options.TextFrom = None,
+    tokens: policy_options.PlanTokens = None,
+    sequence: policy_options.PlanSequence = None,
+    seed: policy_options.PlanSeed = None,
+    device: options.Device = "auto",
+    dry_run: options.DryRun = False,
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
+    **policy_arguments: Any,
 ) -> None:
     """Write the quantized model, in the format that transformers and vLLM load.
 
@@ -119,32 +103,26 @@ def quantize(
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
-    from fairbits.api.quantize import check_quantize, draft_device
-    from fairbits.api.quantize import quantize as run_quantize
-    from fairbits.cli.plan_table import plan_table
-    from fairbits.models.checkpoint import Checkpoint  # heavy: only when the verb runs
-    from fairbits.quantization.gptq.ranks import Ranks
-
     if dry_run:
-        given = plan_options(locals() | options)
+        chosen = policy_options.plan_options(locals() | policy_arguments)
         checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
-        found = _estimate(checkpoint, given, out=out_directory, plan_file=plan_file, resume=resume, device=device)
-        show_estimate(found, as_json=as_json)
+        estimate = _estimate(checkpoint, chosen, out=out_directory, plan_file=plan_file, resume=resume, device=device)
+        print_estimates([estimate], as_json=as_json)
         return
     ranks = Ranks.here()
     with ranks.together():
         draft = out_directory if resume else None
-        device = chosen_device(device, earlier=ranks.share(lambda: None if draft is None else draft_device(draft)))
-        given = plan_options(locals() | options)
+        device = compute.choose_device(
+            device, earlier=ranks.share(lambda: None if draft is None else draft_device(draft))
+        )
+        chosen = policy_options.plan_options(locals() | policy_arguments)
         checkpoint = ranks.lead_first(lambda: Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision))
 
-        def decide() -> "Plan":
-            earlier = _earlier_plan(given, plan_file=plan_file, draft=draft)
-            shape = _shape(given if earlier is None else earlier.settings)
-            check_quantize(
-                checkpoint, out_directory, resume=resume, device=device, **shape
-            )  # before all that takes time
-            return make_plan(checkpoint, given) if earlier is None else earlier
+        def decide() -> Plan:
+            earlier = _earlier_plan(chosen, plan_file=plan_file, draft=draft)
+            shape = _shape(chosen if earlier is None else earlier.settings)
+            check_quantize(checkpoint, out_directory, resume=resume, device=device, **shape)  # before the slow part
+            return policy_options.make_plan(checkpoint, chosen) if earlier is None else earlier
 
         plan = ranks.share(decide)
         print_notes(plan.notes)
@@ -155,54 +133,48 @@ def quantize(
     if as_json:
         print_json(result.as_data())
         return
-    out.print(plan_table(result, checkpoint))
+    print_tables(result.tables(checkpoint))
     named = {"reference": model, "languages": languages, "text": text}
-    flags = " ".join(f"{flag_of(name)} {quote(str(each))}" for name, each in named.items() if each is not None)
-    directory = printable(quote(str(out_directory)))
-    out.print(Text(f"wrote {directory}; next: fairbits evaluate {directory} {printable(flags)}"), soft_wrap=True)
+    flags = (f"{options.spell_flag(name)} {quote(str(value))}" for name, value in named.items() if value is not None)
+    directory = quote(str(out_directory))
+    print_line(f"wrote {directory}; next: fairbits evaluate {directory} {' '.join(flags)}")
 
 
 def _estimate(
-    checkpoint: "Checkpoint",
-    given: dict[str, Any],
+    checkpoint: Checkpoint,
+    chosen: dict[str, Any],
     *,
     out: Path,
     plan_file: Path | None,
     resume: bool,
     device: str,
-) -> "ResourceEstimate":
-    """Returns what the quantization takes, whose plan is made already or still to be made."""
-    from fairbits.api.dry_run import estimate_quantize
-    from fairbits.api.quantize import check_quantize, draft_device
-
-    device = chosen_device(device, earlier=draft_device(out) if resume else None)
-    plan = _earlier_plan(given, plan_file=plan_file, draft=out if resume else None)
-    check_quantize(checkpoint, out, resume=resume, **_shape(given if plan is None else plan.settings))
-    settings = {name: each for name, each in given.items() if name == "text" or (plan is None and name != "device")}
+) -> ResourceEstimate:
+    """Returns what the quantization takes, by a plan that exists or is still to be made."""
+    device = compute.choose_device(device, earlier=draft_device(out) if resume else None)
+    plan = _earlier_plan(chosen, plan_file=plan_file, draft=out if resume else None)
+    check_quantize(checkpoint, out, resume=resume, **_shape(chosen if plan is None else plan.settings))
+    settings = {name: chosen[name] for name in chosen if name == "text" or (plan is None and name != "device")}
     with stages("measuring this machine"):
         return estimate_quantize(checkpoint, plan=plan, device=device, out=out, **settings)
 
 
-def _earlier_plan(given: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> "Plan | None":
+def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
     """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
-    from fairbits.api.quantize import draft_plan, finished_plan
-    from fairbits.quantization.plan import Plan
-
     if plan_file is not None:
-        return Plan.load(_check_alone(plan_file, given))
+        return Plan.load(_check_alone(plan_file, chosen))
     plan = None if draft is None else draft_plan(draft) or finished_plan(draft)
-    return None if plan is None else check_agrees(plan, given)
+    return None if plan is None else check_agrees(plan, chosen)
 
 
-def _shape(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns bits, group and embeddings where they are given; a list of bits per block is left out."""
+def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns bits, group and embeddings if they are set; a list of bits per block is left out."""
     names = ("bits", "group", "embeddings")
-    return {name: options[name] for name in names if isinstance(options.get(name), int | str)}
+    return {name: settings[name] for name in names if isinstance(settings.get(name), int | str)}
 
 
-def _check_alone(plan_file: Path, given: dict[str, Any]) -> Path:
-    """Returns the plan's file if no option is given that the plan has decided."""
-    decided = decisions(given)
+def _check_alone(plan_file: Path, chosen: dict[str, Any]) -> Path:
+    """Returns the plan's file if no option is chosen that the plan has decided."""
+    decided = policy_options.decided_flags(chosen)
     if decided:
         raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")
     return plan_file

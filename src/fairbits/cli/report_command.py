@@ -1,16 +1,17 @@
-"""The verb `report` on the command line."""
+"""The command `report` on the command line."""
 
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from fairbits.cli import completion
-from fairbits.cli.options import Json, check_out, out_option
-from fairbits.cli.terminal import out, print_notes, stages
-from fairbits.core.errors import InputError, printable
+from fairbits.api.report import report as make_report
+from fairbits.cli import completion, options
+from fairbits.cli.terminal import print_line, print_notes, stages
+from fairbits.core.errors import InputError
+from fairbits.core.files import write_files
+from fairbits.reports.content import check_name, report_format
 
 HUB = "hub"
 FORMS = ("html", "md", "json", HUB)
@@ -25,7 +26,7 @@ def report(
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Scores to compare with; may be repeated. The headline compares with the first.", metavar="FILE"
+            help="Scores to compare with; can be repeated. The headline compares with the first.", metavar="FILE"
         ),
     ] = None,
     audit: Annotated[
@@ -47,22 +48,23 @@ def report(
     ] = None,
     out_file: Annotated[
         Path | None,
-        out_option(
+        options.out_option(
             "FILE",
-            help="The file to write; for hub a directory, by default that of the run's model. "
-            "Without it md and json are printed.",
+            help="The file to write; for hub a directory, by default the model of the run. Without it md and json are "
+            "printed.",
         ),
     ] = None,
     base_model: Annotated[
         str | None, typer.Option(help="hub: the id of the model before quantization.", metavar="OWNER/NAME")
     ] = None,
     license: Annotated[
-        str | None, typer.Option(help="hub: the licence; by default that of the base model's files.", metavar="ID")
+        str | None,
+        typer.Option(help="hub: the licence; by default the licence in the files of the base model.", metavar="ID"),
     ] = None,
     repo: Annotated[
         str | None, typer.Option(help="hub: where you will upload the model.", metavar="OWNER/NAME")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Report the measurements: as an HTML page, as a section for a model card, as JSON, or as files for the Hub.
 
@@ -72,39 +74,31 @@ def report(
       fairbits report run --format md >> README.md
       fairbits report run --format hub --base-model org/model
     """
-    from fairbits.api.report import report as make_report
-    from fairbits.core.files import write_files  # heavy: only when the verb runs
-    from fairbits.reports.content import check_name, report_format
-
     named = {"base_model": base_model, "license": license, "repository": repo}
     chosen = _form(form, as_json) or ("html" if out_file is None else report_format(out_file))
-    if chosen != HUB and any(each is not None for each in named.values()):
+    if chosen != HUB and any(value is not None for value in named.values()):
         raise InputError("--base-model, --license and --repo are for the Hub; add --format hub, or leave them out")
     if out_file is None and chosen in PLACES:
         out_file = (target if target.is_dir() else Path()) / PLACES[chosen]
     if chosen != HUB:
         if out_file is not None:
             check_name(out_file, chosen)
-        check_out(out_file, f"report.{chosen}")  # before anything that takes time
+        options.check_out(out_file, f"report.{chosen}")  # before anything that takes time
     with stages("reading the measurements"):
-        found = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
-        written = "" if chosen == HUB else found.render(chosen)
+        result = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
+        written = "" if chosen == HUB else result.render(chosen)
     if chosen == HUB and out_file is not None:
-        facts = found.save_for_hub(out_file, **named)
+        facts = result.save_for_hub(out_file, **named)
         print_notes(facts.notes)
         upload = shlex.join(["hf", "upload", facts.repository, str(out_file)])
-        _say(f"wrote README.md and other files into {out_file}; upload it: {upload}")
+        print_line(f"wrote README.md and other files into {out_file}; upload it: {upload}")
         return
     if out_file is not None:
         write_files({out_file.resolve(): written.encode()})
     if out_file is None or as_json:
         typer.echo(written, nl=False)
     else:
-        _say(f"wrote {out_file}")
-
-
-def _say(line: str) -> None:
-    out.print(Text(printable(line)), soft_wrap=True)
+        print_line(f"wrote {out_file}")
 
 
 def _form(form: str | None, as_json: bool) -> str | None:

@@ -1,107 +1,105 @@
-"""The verb `run` on the command line."""
+"""The command `run` on the command line."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from shlex import quote
+from typing import Annotated
 
 import typer
 
-from fairbits.cli import completion
-from fairbits.cli.cluster import cluster_of, device_here, progress_of
-from fairbits.cli.estimate_table import show_estimates
-from fairbits.cli.options import (
-    Bits,
-    Device,
-    DryRun,
-    Embeddings,
-    Json,
-    Languages,
-    PlanGroup,
-    Ray,
-    RayCpus,
-    RayGpus,
-    Revision,
-    Seed,
-    Sequence,
-    TextFrom,
-    Trust,
-    out_option,
-)
-from fairbits.cli.parsing import names_of
-from fairbits.cli.policy_options import values_of
-from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
+from fairbits.api.run import FinishedRun
+from fairbits.api.run.many_models import FinishedRuns, run_many
+from fairbits.api.run.run_settings import estimate_run, recorded_device
+from fairbits.cli import completion, compute, options, policy_options
+from fairbits.cli.estimate_table import print_estimates
+from fairbits.cli.terminal import out, print_done, print_json, print_notes, print_tables, stages
 from fairbits.core.errors import FairbitsError, count_of
+from fairbits.core.table import Cell, NumberFormat, Table, dim, notes_table, rich_text
+from fairbits.core.units import megabytes
+from fairbits.evaluation.scores import Scores
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import parse_bits
+from fairbits.stats.frame import worst_first
+from fairbits.text.language_codes import short_name
 
-if TYPE_CHECKING:
-    from fairbits.api.run import FinishedRun
-    from fairbits.api.run.many_models import FinishedRuns
+LEGEND = (
+    "Divergence from the reference model, with 95 % confidence intervals over documents. better, worse: significant "
+    "paired differences, Holm-corrected. worst, gap: corrected for selection."
+)
+MODELS_LEGEND = (
+    "Divergence from the reference model with 95 % confidence intervals over documents. DIR/report.html has more."
+)
 
 
 def run(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A directory or a model id on the Hub, or several; by default embedded:tiny, as a demonstration.",
+            help="A directory or a model id on the Hub, or several. Without it, a demo on embedded:tiny.",
             metavar="MODEL",
             autocompletion=completion.model,
         ),
     ] = None,
     out_directory: Annotated[
         Path,
-        out_option("DIR", help="The directory to write, or to continue in; with several models, of their directories."),
+        options.out_option(
+            "DIR",
+            help="Output directory; an interrupted run in it is resumed. With several models, one subdirectory each.",
+        ),
     ] = Path("fairbits-run"),
-    languages: Languages = None,
-    text: TextFrom = None,
+    languages: options.Languages = None,
+    text: options.TextFrom = None,
     policy: Annotated[
         str,
         typer.Option(
             help="The policy, with options after colons: gptq:mix=minimax.",
             metavar="NAME",
-            autocompletion=completion.policy,
+            autocompletion=policy_options.complete_policy,
         ),
     ] = DEFAULT,
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn.",
+            help="Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn; "
+            "on the declaration, the default text, rtn comes first.",
             metavar="NAMES",
-            autocompletion=completion.policies,
+            autocompletion=policy_options.complete_policies,
         ),
     ] = None,
-    bits: Bits = 4,
+    bits: options.Bits = 4,
     widths: Annotated[
         str | None,
         typer.Option(
-            help="Other widths at which to measure the policy, or none; by default 2,3,6,8, without MODEL 3,8.",
+            help="More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).",
             metavar="LIST",
         ),
     ] = None,
-    group: PlanGroup = None,
-    embeddings: Embeddings = None,
+    group: policy_options.PlanGroup = None,
+    embeddings: policy_options.Embeddings = None,
     tokens: Annotated[
         int | None,
-        typer.Option(help="Calibration tokens per language; by default 4096, without MODEL 512.", metavar="N"),
+        typer.Option(help="Calibration tokens per language (default: 4096; demo: 512).", metavar="N"),
     ] = None,
     evaluation_tokens: Annotated[
         int | None,
-        typer.Option(help="Evaluation tokens per language; by default 8192, without MODEL 1536.", metavar="N"),
+        typer.Option(help="Evaluation tokens per language (default: 8192; demo: 1536).", metavar="N"),
     ] = None,
-    sequence: Sequence = 512,
-    seed: Seed = 0,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-    ray: Ray = None,
-    ray_cpus: RayCpus = 1.0,
-    ray_gpus: RayGpus = 1.0,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    sequence: options.Sequence = 512,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dry_run: options.DryRun = False,
+    ray: compute.Ray = None,
+    ray_cpus: compute.RayCpus = 1.0,
+    ray_gpus: compute.RayGpus = 1.0,
+    revision: options.Revision = None,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Do the whole job: audit, quantize, evaluate against baselines, and write a report, all in one directory.
 
-    To continue an interrupted run, run the same command again. With several models, each has a directory of its own
-    in DIR, and one that fails does not stop the others.
+    To resume an interrupted run, run the same command again. With several models, each has a subdirectory in DIR,
+    and a model that fails does not stop the rest.
 
     Examples:
       fairbits run
@@ -110,71 +108,62 @@ def run(
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
-    cluster = cluster_of(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    from fairbits.api.run.many_models import run_many
-    from fairbits.api.run.run_settings import estimate_run, recorded_device
-    from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
-    from fairbits.models.checkpoint import Checkpoint
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
 
-    names = names_of(languages)
-    print_notes(language_notes(names or ()))
-    others = None if baselines is None else [] if baselines == "none" else names_of(baselines)
-    other_widths = None if widths is None else [] if widths == "none" else parse_bits(widths, "--widths")
-    here = device_here(device, cluster, earlier=recorded_device(out_directory))
-    several = models is not None and len(models) > 1  # then each may continue on a device of its own
-    opened = [Checkpoint(each, trust_remote_code=trust_remote_code, revision=revision) for each in models or ()]
+    names = options.language_names(languages)
+    here = compute.device_here(device, cluster, earlier=recorded_device(out_directory))
+    several = models is not None and len(models) > 1  # then each may resume on another device
+    checkpoints = [Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision) for model in models or ()]
     arguments = {
         "policy": policy,
-        "baselines": others,
+        "baselines": [] if baselines == "none" else options.split_names(baselines),
         "bits": bits,
-        **values_of({"group": group, "embeddings": embeddings}),
+        **policy_options.policy_values({"group": group, "embeddings": embeddings}),
         "languages": names,
         "text": text,
         "tokens": tokens,
         "evaluation_tokens": evaluation_tokens,
         "sequence": sequence,
         "seed": seed,
-        "widths": other_widths,
+        "widths": None if widths is None else [] if widths == "none" else parse_bits(widths, "--widths"),
         "device": device if several else here,
     }
     if dry_run:
         with stages("measuring this machine"):
-            estimates = [estimate_run(each, out=out_directory, **arguments) for each in opened or (None,)]
-        show_estimates(estimates, as_json=as_json)
+            estimates = [
+                estimate_run(checkpoint, out=out_directory, **arguments) for checkpoint in checkpoints or (None,)
+            ]
+        print_estimates(estimates, as_json=as_json)
         return
-    with progress_of(cluster, "opening the model") as (show, cluster):
-        found = run_many(
-            opened or [None], out=out_directory, **arguments, ray=cluster, progress=show, finished=_print_finished
+    with compute.show_progress(cluster, "opening the model") as (show, cluster):
+        result = run_many(
+            checkpoints or [None], out=out_directory, **arguments, ray=cluster, progress=show, finished=_print_finished
         )
     if several:
-        _print_runs(found, as_json=as_json)
+        _print_runs(result, as_json=as_json)
     else:
-        _print_run(*found.runs.values(), as_json=as_json)
+        _print_run(*result.runs.values(), as_json=as_json)
 
 
-def _print_run(found: "FinishedRun", *, as_json: bool) -> None:
-    from fairbits.cli.run_table import as_data, next_steps, run_table
-
+def _print_run(run: FinishedRun, *, as_json: bool) -> None:
     if as_json:
-        print_json(as_data(found))
+        print_json(run_data(run))
         return
-    out.print(run_table(found))
+    print_tables(run_tables(run))
     out.print()
-    for line in next_steps(found):
-        out.print(line, soft_wrap=True)
+    for line in next_steps(run):
+        out.print(rich_text(line), soft_wrap=True)
 
 
-def _print_runs(found: "FinishedRuns", *, as_json: bool) -> None:
+def _print_runs(result: FinishedRuns, *, as_json: bool) -> None:
     """Prints one row per model; an error ends the command if any of them failed."""
-    from fairbits.cli.run_table import runs_data, runs_table
-
     if as_json:
-        print_json(runs_data(found))
+        print_json(runs_data(result))
     else:
-        out.print(runs_table(found))
-    if found.failed:
-        name, problem = next(iter(found.failed.items()))
-        count = f"{len(found.failed)} of {count_of(len(found.failed) + len(found.runs), 'model')}"
+        print_tables(runs_tables(result))
+    if result.failed:
+        name, problem = next(iter(result.failed.items()))
+        count = f"{len(result.failed)} of {count_of(len(result.failed) + len(result.runs), 'model')}"
         raise FairbitsError(f"{count} failed, such as {name}: {problem}")
 
 
@@ -183,3 +172,100 @@ def _print_finished(what: str, seconds: float | None) -> None:
         print_notes([f"{what} already exists"])
     else:
         print_done(what, seconds)
+
+
+def run_data(run: FinishedRun) -> dict[str, object]:
+    """Returns the paths of the results and the headline of the report, for JSON."""
+    return {
+        "directory": str(run.directory.absolute()),
+        "report": str(run.page),
+        "policy": run.policy,
+        "baselines": list(run.baselines),
+        "headline": run.report.content["headline"],
+        "notes": list(run.notes),
+    }
+
+
+def runs_data(result: FinishedRuns) -> dict[str, object]:
+    """Returns the runs by name, and the errors of those that failed, for JSON."""
+    return {
+        "runs": {name: run_data(run) for name, run in result.runs.items()},
+        "failed": {name: str(problem) for name, problem in result.failed.items()},
+    }
+
+
+def run_tables(run: FinishedRun) -> list[Table]:
+    """Returns the damage of every language under the first baseline and the policy, a summary, and the notes."""
+    scores = {**dict(list(run.baselines.items())[:1]), run.policy: run.scores}
+    damage = [measured.frame().by_language() for measured in scores.values()]
+    number = NumberFormat(max(abs(estimate.value) for languages in damage for estimate in languages.values()))
+    marks = _marks(*scores.values()) if len(scores) == 2 else {}
+    rows: list[tuple[Cell, ...]] = []
+    for code in worst_first(damage[-1]):
+        mark = marks.get(code, "")
+        style = {"better": "green", "worse": "red"}.get(mark, "")
+        estimates = (number.estimate(languages[code]) for languages in damage)
+        rows.append((short_name(code), dim(code), *estimates, [(mark, style)]))
+    setting, documents = run.scores.setting, len(run.scores.documents.lang)
+    amounts = f"{count_of(len(run.scores.languages), 'language')}, {count_of(documents, 'document')}"
+    languages = Table(
+        [(run.scores.reference.target, "bold cyan"), "  ", (f"divergence, {number.prefix}bits per byte", "bold")],
+        ("language", "code", *scores, ""),
+        tuple(rows),
+        above=(dim(f"{setting.split} text of {setting.corpus}: {amounts}"), ""),
+        left=(1, 2, 3, 4),
+    )
+    notes = (note for measured in reversed(scores.values()) for note in (*measured.notes, *measured.interval_notes))
+    return [languages, _summary(scores, number), *notes_table(dict.fromkeys([*run.notes, *notes]))]
+
+
+def _summary(scores: Mapping[str, Scores], number: NumberFormat) -> Table:
+    """Returns worst, gap and mean over languages and the size, one column per policy."""
+    disparities = [measured.disparity() for measured in scores.values()]
+    worsts = (part.worst for part in disparities)
+    sizes = (
+        f"{megabytes(size, decimals=2)}, {size / measured.reference.size_bytes:.0%} of the model"
+        for measured, size in ((measured, measured.quantized.size_bytes) for measured in scores.values())
+    )
+    rows: tuple[tuple[Cell, ...], ...] = (
+        ("worst", *(number.estimate(worst, f" {code.partition('_')[0]}") for code, worst in worsts)),
+        ("gap", *("–" if gap is None else number.estimate(gap) for gap in (part.gap for part in disparities))),
+        ("mean", *(number.estimate(part.mean) for part in disparities)),
+        ("size", *sizes),
+    )
+    return Table("Over languages", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
+
+
+def _marks(before: Scores, after: Scores) -> dict[str, str]:
+    """Returns the languages whose damage is significantly smaller or larger than before."""
+    significant = after.contrast(before).significant()
+    return {code: "better" if difference.value < 0 else "worse" for code, difference in significant.items()}
+
+
+def next_steps(run: FinishedRun) -> Iterator[Cell]:
+    """Yields the path of the report, a gate command without its limit, and what to weigh before choosing one."""
+    frame = run.scores.frame()
+    code, worst = frame.worst()
+    yield f"report: {run.page}"
+    if frame.without_interval or not worst.bounded:
+        return  # no limit is certainly met
+    yield f"next:   fairbits gate {quote(str(run.directory / 'scores.json'))} --max-worst LIMIT"
+    yield dim(f"        Choose the limit. {short_name(code)} is worst: {worst.value:.2g} bits per byte;")
+    yield dim(f"        the first choice changed in {run.scores.flips[code].value:.1%} of its tokens.")
+
+
+def runs_tables(result: FinishedRuns) -> list[Table]:
+    """Returns worst language, mean and size of every model, and why some failed."""
+    disparities = {name: run.scores.disparity() for name, run in result.runs.items()}
+    number = NumberFormat(max((abs(part.worst[1].value) for part in disparities.values()), default=1.0))
+    rows: list[tuple[Cell, ...]] = []
+    for name, run in result.runs.items():
+        code, worst = disparities[name].worst
+        size = megabytes(run.scores.quantized.size_bytes, decimals=2)
+        estimates = number.estimate(worst, f" {code.partition('_')[0]}"), number.estimate(disparities[name].mean)
+        rows.append(([(name, "bold cyan")], *estimates, size))
+    rows += [([(name, "bold cyan")], [("failed", "red")], "", "") for name in result.failed]
+    title = f"divergence, {number.prefix}bits per byte"
+    headers = ("model", "worst language", "mean", "size")
+    table = Table(title, headers, tuple(rows), (dim(MODELS_LEGEND),), ("",), left=(1, 2))
+    return [table, *notes_table(f"{name}: {problem}" for name, problem in result.failed.items())]

@@ -1,21 +1,15 @@
-"""The verb `screen` on the command line.
-
-Screened models for a terminal of 80 columns, one row each.
-"""
+"""The command `screen` on the command line."""
 
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from fairbits.api.screen import CAVEAT, Row, Screening
-from fairbits.cli import completion
-from fairbits.cli.options import Bits, Json, Trust
-from fairbits.cli.parsing import names_of
-from fairbits.cli.terminal import out, print_json, print_notes, stages
-from fairbits.core.errors import printable
+from fairbits.api.screen import screen as run_screen
+from fairbits.cli import completion, options
+from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.table import Cell, Table
+from fairbits.text.reading import open_corpus
 
 
 def screen(
@@ -39,9 +33,9 @@ def screen(
         str | None,
         typer.Option(help="Also measure C2 and D̂, on this text.", metavar="PATH|NAME", autocompletion=completion.text),
     ] = None,
-    bits: Bits = 4,
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    bits: options.Bits = 4,
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Compare models, one row each: outlier blocks, risk class of the research notes, and predicted damage.
 
@@ -49,70 +43,64 @@ def screen(
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits screen ./model ./other --languages eng,heb
     """
-    from fairbits.api.screen import screen as run_screen
-    from fairbits.cli.languages_command import language_notes  # heavy: only when the verb runs
-    from fairbits.text.reading import open_corpus
-
-    names = names_of(languages)
-    print_notes(language_notes(names or ()))
+    names = options.language_names(languages)
     corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
-        found = run_screen(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
+        screening = run_screen(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
     if as_json:
-        print_json(found.as_data())
+        print_json(screening.as_data())
     else:
-        out.print(screen_table(found))
-    if not found.complete:
+        print_tables([screen_table(screening)])
+    if not screening.complete:
         raise typer.Exit(2)
 
 
-def screen_table(found: Screening) -> Group:
+def screen_table(screening: Screening) -> Table:
     """Returns one row per model, and below them notes and errors."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("model", overflow="fold")
-    for name in ("blocks", "max κ", "in", "tensor κ", "publ."):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("outliers", overflow="fold")
-    for name in ("C1", "C2"):
-        table.add_column(name, justify="center", no_wrap=True)
-    for name in ("class", "D̂") if found.with_text else ("class",):
-        table.add_column(name, no_wrap=True)
-    for row in found.rows:
-        table.add_row(*_cells(row, with_text=found.with_text))
-    notes = [Text.assemble(("note: ", "yellow"), printable(note)) for note in (*_notes(found), CAVEAT)]
-    problems = [
-        Text.assemble(("error: ", "bold red"), printable(f"{row.target}: {row.problem}"))
-        for row in found.rows
-        if row.problem is not None
+    headers = ("model", "blocks", "max κ", "in", "tensor κ", "publ.", "outliers", "C1", "C2", "class")
+    below: list[Cell] = [[("note: ", "yellow"), note] for note in (*_notes(screening), CAVEAT)]
+    below += [
+        [("error: ", "bold red"), f"{row.target}: {row.problem}"] for row in screening.rows if row.problem is not None
     ]
-    return Group(table, "", *notes, *problems)
+    return Table(
+        "",
+        (*headers, "D̂") if screening.with_text else headers,
+        tuple(_cells(row, with_text=screening.with_text) for row in screening.rows),
+        ("", *below),
+        left=(7, 8),
+        wrap=(6, 9, 10),
+    )
 
 
-def _cells(row: Row, *, with_text: bool) -> list[str | Text]:
-    w, view = row.weights, row.view
-    if w is None or view is None:
-        return [Text(printable(row.target)), *["–"] * (9 + with_text)]
+def _cells(row: Row, *, with_text: bool) -> tuple[str, ...]:
+    weights, view = row.weights, row.view
+    if weights is None or view is None:
+        return (row.target, *["–"] * (9 + with_text))
     marks = {condition.name: {True: "✓", False: "✗", None: "–"}[condition.holds] for condition in view.conditions}
     damage = [] if row.text is None else list(row.text.damage.values())
-    return [
-        Text(printable(row.target)),
-        str(len(w.kappa)),
+    blocks = weights.robust.blocks
+    return (
+        row.target,
+        str(len(weights.kappa)),
         f"{view.max_kappa:.1f}",
         str(view.block),
-        f"{w.tensor_kappa:.1f}",
-        "–" if w.published is None else f"{w.published.kappa:g}",
-        "–" if w.robust.blocks is None else " ".join(map(str, w.robust.blocks)) or "none",
+        f"{weights.tensor_kappa:.1f}",
+        "–" if weights.published is None else f"{weights.published.kappa:g}",
+        "–" if blocks is None else " ".join(map(str, blocks)) or "none",
         marks["C1"],
         marks["C2"],
-        view.risk.replace("-", "-\n"),
-        *([f"{min(damage):.2g} to\n{max(damage):.2g}" if damage else "–"] if with_text else []),
+        view.risk,
+        *([f"{min(damage):.2g} to {max(damage):.2g}" if damage else "–"] if with_text else []),
+    )
+
+
+def _notes(screening: Screening) -> list[str]:
+    rows = [(row.target, row.weights) for row in screening.rows if row.weights is not None]
+    notes = [f"{target}: the tensor with the largest κ is {weights.tensor}" for target, weights in rows]
+    notes += [f"{target}: {note}" for target, weights in rows for note in weights.notes]
+    notes += [
+        f"{target}: published κ of {weights.published.name}, the origin that its config.json states"
+        for target, weights in rows
+        if weights.published is not None and weights.published.by_origin
     ]
-
-
-def _notes(found: Screening) -> list[str]:
-    rows = [(row.target, row.weights) for row in found.rows if row.weights is not None]
-    notes = [f"{target}: the largest tensor κ is that of {w.tensor}" for target, w in rows]
-    notes += [f"{target}: {note}" for target, w in rows for note in w.notes]
-    origins = [(target, w.published) for target, w in rows if w.published is not None and w.published.by_origin]
-    notes += [f"{target}: published κ of {one.name}, the origin that its config.json states" for target, one in origins]
     return list(dict.fromkeys(notes))

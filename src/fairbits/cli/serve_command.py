@@ -1,17 +1,22 @@
-"""The verb `serve` on the command line."""
+"""The command `serve` on the command line."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fairbits.cli.options import Base, Device, Json, Trust
-from fairbits.cli.terminal import chosen_device, out, print_json, print_notes, stages
+from fairbits.cli import compute, options
+from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.core.errors import InputError
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.serve.server.request import Limits
+from fairbits.serve.server.server_process import bind, check_installed, read_key
+from fairbits.serve.server.server_process import serve as run_server
+from fairbits.text.detect import undetectable_notes
 
 
 def serve(
-    base: Base,
+    base: options.Base,
     overlays: Annotated[
         Path | None,
         typer.Option(
@@ -34,7 +39,7 @@ def serve(
     confidence: Annotated[
         float,
         typer.Option(
-            help="A language detected with less confidence than this is served by the base.",
+            help="Text whose language is detected with less confidence is served by the base.",
             metavar="P",
             min=0.0,
             max=1.0,
@@ -43,45 +48,39 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file with the API key that clients must send.", metavar="FILE")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Most new tokens per completion.", metavar="N", min=1)] = 512,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Most tokens per prompt.", metavar="N", min=1)] = 4096,
-    max_body: Annotated[int, typer.Option(help="Most bytes per request.", metavar="N", min=1024)] = 1 << 20,
-    max_queue: Annotated[int, typer.Option(help="Most completions in the queue.", metavar="N", min=1)] = 256,
-    max_batch: Annotated[int, typer.Option(help="Most completions decoded together.", metavar="N", min=1)] = 8,
+    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per completion.", metavar="N", min=1)] = 512,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Maximum tokens per prompt.", metavar="N", min=1)] = 4096,
+    max_body: Annotated[int, typer.Option(help="Maximum bytes per request.", metavar="N", min=1024)] = 1 << 20,
+    max_queue: Annotated[int, typer.Option(help="Maximum completions in the queue.", metavar="N", min=1)] = 256,
+    max_batch: Annotated[int, typer.Option(help="Maximum completions decoded together.", metavar="N", min=1)] = 8,
     timeout: Annotated[
         float, typer.Option(help="Time limit per request, in seconds.", metavar="SECONDS", min=0.1, max=86400)
     ] = 300.0,
-    device: Device = "auto",
-    trust_remote_code: Trust = False,
-    as_json: Json = False,
+    device: options.Device = "auto",
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Serve a quantized model over an OpenAI-compatible HTTP API; each request uses the overlay of its language.
 
-    One line says where it listens. SIGINT (Ctrl-C) or SIGTERM stops it after the accepted requests are finished.
+    It prints the address it listens on. SIGINT (Ctrl-C) or SIGTERM stops it once the accepted requests are finished.
 
     Examples:
       fairbits serve quantized --overlays overlays
       fairbits serve quantized --overlays overlays --port 9000 --max-batch 16
     """
-    from fairbits.serve.overlays.adaptive_model import AdaptiveModel  # heavy: only when the verb runs
-    from fairbits.serve.server.request import Limits
-    from fairbits.serve.server.server_process import bind, check_installed, read_key
-    from fairbits.serve.server.server_process import serve as run_server
-    from fairbits.text.detect import undetectable_notes
-
     check_installed()
-    key, model_name = read_key(api_key_file), _name(base, name)
+    key, model_name = read_key(api_key_file), _model_name(base, name)
     limits = Limits(max_tokens, max_prompt_tokens, max_body, max_queue, max_batch, timeout)
     address = bind(host, port)
     if not address.is_loopback and key is None:
         print_notes([f"other machines can reach {host}, and there is no --api-key-file: anyone can send requests"])
     with address.socket:
-        device = chosen_device(device)
+        device = compute.choose_device(device)
         with stages("loading the model"):
             model = AdaptiveModel(
                 base, overlays, confidence=confidence, device=device, trust_remote_code=trust_remote_code
             )
-        codes = [each.code for each in model.languages]
+        codes = [language.code for language in model.languages]
         print_notes(undetectable_notes(model.languages))
 
         def print_ready() -> None:
@@ -94,9 +93,9 @@ def serve(
         run_server(model, address, name=model_name, limits=limits, key=key, ready=print_ready)
 
 
-def _name(base: str, given: str | None) -> str:
+def _model_name(base: str, wanted: str | None) -> str:
     """Returns the name of the model for clients."""
-    name = given if given is not None else Path(base).resolve().name if Path(base).exists() else base
+    name = wanted if wanted is not None else Path(base).resolve().name if Path(base).exists() else base
     if not name or not name.isprintable():
         raise InputError(f"--name is {name!r:.40}; it must consist of printable characters")
     return name

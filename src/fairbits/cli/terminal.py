@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fairbits.core.errors import printable
 from fairbits.core.progress import Progress
+from fairbits.core.table import Table, render_tables
 from fairbits.core.torchrun import this_process
 
 BROKEN_PIPE = 141
@@ -88,20 +89,19 @@ def stages(first: str) -> Iterator[Progress]:
 
 def line_printer(clock: Callable[[], float] = monotonic) -> Progress:
     """Returns a function that prints one line when a stage begins, and another every half minute."""
-    stage, began, said = "", 0.0, 0.0
+    stage, began, printed = "", 0.0, 0.0
 
     def show(what: str, done: float, total: float) -> None:
-        nonlocal stage, began, said
+        nonlocal stage, began, printed
         now = clock()
         if what != stage:
-            stage, began, said = what, now, now
+            stage, began, printed = what, now, now
             print_notes([f"{what} …"])
-        elif now - said >= EVERY and done:
-            said = now
+        elif now - printed >= EVERY and done:
+            printed = now
             rate = done / (now - began)
-            left = (
-                f", {duration(max(total - done, 0) / rate)} left" if done > total / 10 else ""
-            )  # else it is too early to say
+            early = done <= total / 10
+            left = "" if early else f", {duration(max(total - done, 0) / rate)} left"
             print_notes([f"{what}: {short_number(done)} of {short_number(total)}, {short_number(rate)}/s{left}"])
 
     return show
@@ -139,9 +139,19 @@ def short_number(number: float) -> str:
 
 
 def print_signature(signature: object) -> None:
-    """Prints a signature on a line of its own, however long, so that it can be copied; not if notes are silenced."""
+    """Prints a signature on one line, however long, so that it can be copied; not if notes are silenced."""
     if not err.quiet:
         out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Prints tables on stdout."""
+    out.print(render_tables(tables))
+
+
+def print_line(line: str) -> None:
+    """Prints a line on stdout that is not broken, however long."""
+    out.print(Text(printable(line)), soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
@@ -158,15 +168,6 @@ def print_notes(notes: Iterable[str]) -> None:
     """Prints one line per note on stderr."""
     for note in notes:
         err.print(Text(printable(note), style="dim"), soft_wrap=True)
-
-
-def chosen_device(device: str, *, earlier: str | None = None) -> str:
-    """Returns the device to compute on, after printing a note on stderr if it is a GPU; see `resolve_device`."""
-    from fairbits.models.device import gpu_note, resolve_device  # heavy: only when a verb runs
-
-    resolved = resolve_device(device, earlier=earlier)
-    print_notes(filter(None, [gpu_note(resolved)]))
-    return resolved
 
 
 def print_error(message: str) -> None:

@@ -1,9 +1,4 @@
-"""Comparison: the damage of policies to every language on the same text, their sizes, what is significant; its file.
-
-How a comparison is shown: as a table, a pandas DataFrame and a figure.
-
-The file of a comparison: every key of compare.json and its type.
-"""
+"""Comparison: the damage of policies to every language on the same text, their sizes, what is significant; its file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +10,7 @@ import numpy as np
 from annotated_types import Gt, MinLen
 
 from fairbits.core.checks import one_of
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import (
@@ -34,53 +29,30 @@ from fairbits.core.records import (
     check_within,
     to_json,
 )
-from fairbits.core.table import Shown, Table, data_frame
-from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, readable_size
+from fairbits.core.table import Cell, NumberFormat, Shown, Table, data_frame, dim, notes_table, short_unit
+from fairbits.core.units import MB, MEASURE_LABELS, MEASURES, UNIT_LABELS, UNITS
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, figure_of_series, interval_notes
+from fairbits.stats.frame import Contrast, LanguageFrame, estimate_columns, figure_of_series, interval_notes
 from fairbits.stats.intervals import Estimate, holm
 
 if TYPE_CHECKING:
     import pandas
 
 
-def table_of(comparison: "Comparison") -> Table:
-    """Returns worst, mean, gap and best of every policy and width, with the limits of the worst."""
-    rows = []
-    for entry in comparison.entries:
-        own = entry.statistics
-        worst = (entry.frame.worst()[0], *cells(own["worst"]))
-        others = (cells(own[name])[0] for name in ("mean", "gap", "best"))
-        rows.append((entry.policy, str(entry.bits), *worst, *others, readable_size(entry.size_bytes)))
-    measure, unit = MEASURE_LABELS[comparison.measure], comparison.unit.replace("_", " ")
-    return Table(
-        f"{comparison.model}: {measure} in {unit}, 95% intervals over documents",
-        ("policy", "bits", "worst language", "worst", "low", "high", "mean", "gap", "best", "size"),
-        tuple(rows),
-        comparison.notes,
-    )
-
-
-def pandas_of(comparison: "Comparison") -> "pandas.DataFrame":
-    """Returns one row per policy, width and language."""
-    found = [(entry, code, each) for entry in comparison.entries for code, each in entry.frame.by_language().items()]
-    columns: dict[str, list[Any]] = {
-        "policy": [entry.policy for entry, _, _ in found],
-        "bits": [entry.bits for entry, _, _ in found],
-        "language": [code for _, code, _ in found],
-        **estimate_columns("damage", (each for _, _, each in found)),
-        "documents": [each.n for _, _, each in found],
-        "size_bytes": [entry.size_bytes for entry, _, _ in found],
-    }
-    return data_frame(columns)
-
-
-def figure_of(comparison: "Comparison") -> Figure:
-    """Returns the damage of every language under every policy, worst first by the first of them."""
-    series = {f"{entry.policy}, {entry.bits} bits": entry.frame.by_language() for entry in comparison.entries}
-    title = f"{MEASURE_LABELS[comparison.measure].capitalize()} of every language"
-    return figure_of_series(series, title=title, unit=comparison.unit)
+LEGEND = (
+    "worst, best: the most and the least damaged language, corrected for selection; gap: their difference; intervals "
+    "of 95 % over documents. s: seconds of rounding."
+)
+PAIRED = (
+    "Paired by document. p: test of no difference in the mean, Holm-corrected over all contrasts of this table. +/−: "
+    "number of languages with significantly less and more damage, Holm-corrected over the languages of a contrast."
+)
+SEEDS = (
+    "Numbers are means over these seeds; intervals and p do not extend to other seeds. Below them: the least and the "
+    "largest over the seeds."
+)
+NO_INTERVAL = "–: no interval can be formed, because there are too few documents that differ."
 
 
 @dataclass(frozen=True)
@@ -353,15 +325,120 @@ class Comparison(Shown):
         return COMPARE.stamp(content)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with a row for every policy, width and language."""
-        return pandas_of(self)
+        """Returns a table with a row for every policy, bit width and language."""
+        rows = [(entry, code, damage) for entry in self.entries for code, damage in entry.frame.by_language().items()]
+        columns: dict[str, list[Any]] = {
+            "policy": [entry.policy for entry, _, _ in rows],
+            "bits": [entry.bits for entry, _, _ in rows],
+            "language": [code for _, code, _ in rows],
+            **estimate_columns("damage", (damage for _, _, damage in rows)),
+            "documents": [damage.n for _, _, damage in rows],
+            "size_bytes": [entry.size_bytes for entry, _, _ in rows],
+        }
+        return data_frame(columns)
 
     def plot(self) -> Figure:
-        """Returns a figure of the damage of every language under every policy, which a notebook shows."""
-        return figure_of(self)
+        """Returns a figure of the damage of every language under every policy, worst first by the first of them."""
+        series = {f"{entry.policy}, {entry.bits} bits": entry.frame.by_language() for entry in self.entries}
+        title = f"{MEASURE_LABELS[self.measure].capitalize()} of every language"
+        return figure_of_series(series, title=title, unit=self.unit)
 
-    def _table(self) -> Table:
-        return table_of(self)
+    def tables(self) -> list[Table]:
+        """Returns the policies at every bit width, their differences from the baseline, and the notes."""
+        widths = list(dict.fromkeys(entry.bits for entry in self.entries))
+        seeds = (dim(SEEDS),) if self._has_seeds else ()
+        tables = [self._table(bits) for bits in widths]
+        tables[0] = replace(
+            tables[0], title=self._heading(), above=(*self._about(), "", [(f"{widths[0]} bits", "bold")])
+        )
+        tables[-1] = replace(tables[-1], below=(dim(LEGEND), *seeds))
+        contrasts = [self._contrast_table()] if self.contrasts else []
+        return [*tables, *contrasts, *notes_table(self._all_notes())]
+
+    @property
+    def _has_seeds(self) -> bool:
+        return len(self.entries[0].frames) > 1
+
+    def _heading(self) -> Cell:
+        about = f"group {self.settings['group']}, {MEASURE_LABELS[self.measure]}"
+        return [(self.model, "bold cyan"), "  ", (about, "bold")]
+
+    def _about(self) -> tuple[Cell, ...]:
+        frame = self.entries[0].frame
+        amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
+        return (dim(f"evaluation text of {self.settings['text']}: {', '.join(amounts)}"),)
+
+    def _table(self, bits: int) -> Table:
+        """Returns one row per policy, and below it the ranges over several seeds."""
+        entries = [entry for entry in self.entries if entry.bits == bits]
+        number = NumberFormat(max(entry.statistics["worst"].value for entry in entries), 3 if self._has_seeds else 4)
+        baseline = next(entry.size_bytes for entry in entries if entry.policy == self.baseline)
+        rows: list[tuple[Cell, ...]] = []
+        for entry in entries:
+            code, size = entry.frame.worst()[0], entry.size_bytes
+            rows.append(
+                (
+                    entry.policy,
+                    f"{size / MB:.2f}{'' if size == baseline else '≠'}",
+                    number.estimate(entry.statistics["worst"], "" if self._has_seeds else f" {code}"),
+                    *(number(entry.statistics[name].value) for name in ("mean", "gap", "best")),
+                    f"{sum(entry.seconds):.0f}",
+                )
+            )
+            if self._has_seeds:
+                worst, *rest = ("–".join(map(number, entry.ranges[name])) for name in ("worst", "mean", "gap"))
+                rows.append(("", "", dim(f"{worst} {code}"), *map(dim, rest), "", ""))
+        headers = ("policy", "MB", f"worst, {number.prefix}{UNIT_LABELS[self.unit]}", "mean", "gap", "best", "s")
+        return Table(f"{bits} bits", headers, tuple(rows), left=(2,))
+
+    def _contrast_table(self) -> Table:
+        """Returns the differences from the baseline, and the languages that are significantly worse."""
+        largest = max(abs(value) for row in self.contrasts for value in (row.mean.value, row.worst.value))
+        factor, prefix = short_unit(largest)
+        number = NumberFormat(max(abs(row.mean.value) for row in self.contrasts), 3, factor=factor)
+        rows = tuple(
+            (
+                row.policy,
+                str(row.bits),
+                number.estimate(row.mean),
+                number.estimate(row.worst),
+                "<0.001" if row.p_holm < 0.001 else f"{row.p_holm:.3f}",
+                f"{len(row.better)}/{len(row.worse)}",
+            )
+            for row in self.contrasts
+        )
+        below: list[Cell] = [
+            f"{row.policy} at {row.bits} bits is significantly worse for {', '.join(row.worse)}"
+            for row in self.contrasts
+            if row.worse
+        ]
+        if not all(row.mean.bounded and row.worst.bounded for row in self.contrasts):
+            below.insert(0, dim(NO_INTERVAL))
+        title = f"{MEASURE_LABELS[self.measure].capitalize()}, difference from {self.baseline}"
+        headers = ("policy", "bits", f"mean, {prefix}{UNIT_LABELS[self.unit]}", "worst", "p", "+/−")
+        return Table(title, headers, rows, (*below, dim(PAIRED)), left=(2, 3))
+
+    def _all_notes(self) -> list[str]:
+        """Returns every note once: different sizes, then model and text, then policies and fall-backs."""
+        sizes = (
+            f"≠ {row.policy} takes {abs(row.size_ratio - 1):.2%} {'more' if row.size_ratio > 1 else 'fewer'} bytes "
+            f"than {row.against} at {row.bits} bits"
+            for row in self.contrasts
+            if row.size_ratio != 1
+        )
+        by_note: dict[str, dict[str, None]] = {}
+        for entry in self.entries:
+            for note in entry.notes:
+                if note not in self.notes:
+                    by_note.setdefault(note, {})[entry.policy] = None
+        policies = (f"{', '.join(names)}: {note}" for note, names in by_note.items())
+        layers = (
+            f"{entry.policy} at {entry.bits} bits: {count_of(len(entry.fallbacks), 'fall-back')}, "
+            f"such as {entry.fallbacks[0]}"
+            for entry in self.entries
+            if entry.fallbacks
+        )
+        return list(dict.fromkeys([*sizes, *self.notes, *policies, *layers]))
 
     def save(self, path: str | Path) -> None:
         """Writes the comparison."""

@@ -40,10 +40,10 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what `plotly.graph_objects.Figure` takes."""
-        return {"data": [dict(each) for each in self.data], "layout": dict(self.layout)}
+        return {"data": [dict(trace) for trace in self.data], "layout": dict(self.layout)}
 
     def html(self) -> str:
-        """Returns a page of its own with everything in it."""
+        """Returns a page with everything in it."""
         data, layout = (script_json(self.to_dict()[name]) for name in ("data", "layout"))
         return PAGE.format(title=html.escape(self.title), plotly=plotly_script(), data=data, layout=layout)
 
@@ -75,25 +75,25 @@ def dots(
     """
     traces = []
     step = 0.6 / max(1, len(series))
-    for i, (name, own) in enumerate(series.items()):
+    for i, (name, points) in enumerate(series.items()):
         shift = (i - (len(series) - 1) / 2) * step
-        known = [(row, own[each]) for row, each in enumerate(order) if each in own]
-        values = [value for _, (value, _, _) in known]
+        shown = [(row, points[label]) for row, label in enumerate(order) if label in points]
+        values = [value for _, (value, _, _) in shown]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
                 "x": values,
-                "y": [row + shift for row, _ in known],
-                "text": [order[row] for row, _ in known],
+                "y": [row + shift for row, _ in shown],
+                "text": [order[row] for row, _ in shown],
                 "hovertemplate": "%{text}: %{x:.4g}<extra>%{fullData.name}</extra>",
                 "marker": {"size": 8, "color": COLOURS[i % len(COLOURS)]},
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [_length(high - value) for _, (value, _, high) in known],
-                    "arrayminus": [_length(value - low) for _, (value, low, _) in known],
+                    "array": [_length(high - value) for _, (value, _, high) in shown],
+                    "arrayminus": [_length(value - low) for _, (value, low, _) in shown],
                     "thickness": 1.5,
                     "width": 3,
                 },
@@ -116,8 +116,7 @@ def heatmap(
         "reversescale": True,
         "hovertemplate": "%{y}, %{x}: %{z:.4g}<extra></extra>",
     }
-    own = {"autorange": "reversed", "type": "category"}
-    layout = _layout(title, axis, own, len(rows), legend=False)
+    layout = _layout(title, axis, {"autorange": "reversed", "type": "category"}, len(rows), legend=False)
     layout["xaxis"]["type"] = "category"
     return Figure(title, (trace,), layout)
 

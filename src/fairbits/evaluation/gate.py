@@ -58,14 +58,12 @@ class GateResult(Shown):
         """The same as `passed`, so that `if fairbits.gate(…):` releases nothing that fails."""
         return self.passed
 
-    def _table(self) -> Table:
-        return Table(
-            f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {MEASURE_LABELS[self.measure]} in "
-            f"{self.unit.replace('_', ' ')}",
-            ("requirement", "outcome", "reason"),
-            tuple((check.name, check.outcome, check.reason) for check in self.checks),
-            self.notes,
-        )
+    def tables(self) -> list[Table]:
+        """Returns the requirements, and whether each of them is met."""
+        measured = f"{MEASURE_LABELS[self.measure]} in {self.unit.replace('_', ' ')}"
+        title = f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {measured}"
+        rows = tuple((check.name, check.outcome, check.reason) for check in self.checks)
+        return [Table(title, ("requirement", "outcome", "reason"), rows, self.notes, left=(1, 2))]
 
     @property
     def exit_code(self) -> int:

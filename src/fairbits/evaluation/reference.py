@@ -155,7 +155,7 @@ class ReferenceModel:
             self.text,
             quantized=quantized,
             reference=self.identity,
-            question=self.setting,
+            setting=self.setting,
             notes=(*notes, *sums.notes, *self.notes),
         )
 

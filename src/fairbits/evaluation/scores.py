@@ -1,4 +1,4 @@
-"""Scores: the cost of quantization for every document of every language, and the results computed from it.
+"""Scores: the cost of quantization for every document of every language, its file, and how it is shown.
 
 A scores file is JSON with one column of the documents per line.
 """
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbits.core.checks import instance, one_of
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_keys
-from fairbits.core.table import Shown, Table, data_frame
-from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte
+from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_frame, dim, notes_table, plain
+from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, megabytes
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.disparity import Disparity, disparity
 from fairbits.evaluation.divergence import DocumentSums
@@ -26,55 +26,17 @@ from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
-from fairbits.stats.frame import Contrast, LanguageFrame, cells, estimate_columns, interval_notes, worst_first
+from fairbits.stats.frame import Contrast, LanguageFrame, estimate_columns, interval_notes, worst_first
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_from_code
+from fairbits.text.language_codes import language_from_code, short_name
 
 if TYPE_CHECKING:
     import pandas
 
 
-def table_of(scores: "Scores") -> Table:
-    """Returns the damage of every language in bits per byte, then worst, mean and gap."""
-    damage, added = scores.frame().by_language(), scores.frame(measure="loss").by_language()
-    own = scores.disparity()
-    rows = tuple(
-        (code, language_from_code(code).name, *cells(damage[code]), cells(added[code])[0], str(damage[code].n))
-        for code in worst_first(damage)
-    )
-    worst, most = own.worst
-    return Table(
-        f"{scores.quantized.target} against {scores.reference.target}: divergence in bits per byte, 95% intervals",
-        ("language", "name", "divergence", "low", "high", "added loss", "documents"),
-        rows,
-        (f"worst {worst} {most}; mean {own.mean}" + (f"; gap {own.gap}" if own.gap else ""), *scores.notes),
-    )
-
-
-def pandas_of(scores: "Scores", by: str) -> "pandas.DataFrame":
-    """Returns one row per language, worst first, or one per document."""
-    if one_of("by", by, ("language", "document")) == "document":
-        return data_frame({name: each.tolist() for name, each in scores.documents.columns().items()})
-    order, own = worst_first(scores.frame().by_language()), scores.documents
-    rows = [own.lang == code for code in order]
-    columns: dict[str, list[Any]] = {
-        "language": order,
-        "name": [language_from_code(code).name for code in order],
-        "documents": [int(each.sum()) for each in rows],
-        "tokens": [int(own.tokens[each].sum()) for each in rows],
-        "reference_bits_per_byte": [
-            float(bits_per_byte(own.nll_reference[each].sum(), own.bytes[each].sum())) for each in rows
-        ],
-    }
-    for measure in MEASURES:
-        for unit in UNITS if scores.question.parallel else UNITS[:2]:
-            found = scores.frame(unit, measure=measure).by_language()
-            columns |= estimate_columns(f"{measure}_{unit}", (found[code] for code in order))
-    columns |= estimate_columns("flips", (scores.flips[code] for code in order))
-    columns["recovery"] = [scores.recovery[code] for code in order]
-    percentiles = [vars(scores.percentiles[code]) for code in order]
-    columns |= {name: [each[name] for each in percentiles] for name in percentiles[0]}
-    return data_frame(columns, index="language")
+def by_line(data: dict[str, Any]) -> bytes:
+    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
+    return as_lines(_lines(data, nested=True))
 
 
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
@@ -92,6 +54,16 @@ def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
+LEGEND = (
+    "Divergence: KL from the reference model's predictions, with 95 % intervals over documents. Loss: added bits per "
+    "byte. Same top: tokens whose most probable prediction is unchanged. Recovery: bits per byte before / after."
+)
+TOKENS_LEGEND = (
+    "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
+    "on the next best token, in nats; the 1st percentile shows the tokens that suffer most."
+)
+ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
+ROW_NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
 SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")
 """What a measurement depends on, apart from models and text."""
@@ -105,7 +77,7 @@ class Scores(Shown):
 
     quantized: Identity
     reference: Identity
-    question: EvaluationSetting
+    setting: EvaluationSetting = field(metadata={"alias": "question"})
     languages: tuple[Code, ...]
     documents: DocumentScores
     percentiles: Mapping[Code, TokenPercentiles]
@@ -118,7 +90,7 @@ class Scores(Shown):
         for name, codes in (
             ("documents.lang", self.documents.lang.tolist()),
             ("percentiles", self.percentiles),
-            ("question.hashes", self.question.hashes),
+            ("question.hashes", self.setting.hashes),
         ):
             check_same_keys(name, codes, "languages", self.languages)
 
@@ -130,7 +102,7 @@ class Scores(Shown):
         *,
         quantized: Identity,
         reference: Identity,
-        question: EvaluationSetting,
+        setting: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
         """Returns the scores from the sums of both models on a text."""
@@ -150,7 +122,7 @@ class Scores(Shown):
             flips=sums.flips,
         )
         measured_with = {name: version for name, version in versions().items() if name in MATTERING}
-        return cls(quantized, reference, question, text.languages, documents, percentiles, notes, measured_with)
+        return cls(quantized, reference, setting, text.languages, documents, percentiles, notes, measured_with)
 
     def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
         """Returns the damage of every language, with intervals over documents.
@@ -158,7 +130,7 @@ class Scores(Shown):
         "divergence" is KL(reference ‖ quantized), which is never negative; "loss" is the added loss. "nats_per_section"
         is the cost of the same content in each language, so the text must be parallel.
         """
-        check_unit(unit, corpus=self.question.corpus, parallel=self.question.parallel)
+        check_unit(unit, corpus=self.setting.corpus, parallel=self.setting.parallel)
         kind = one_of("measure", measure, MEASURES), unit
         if kind not in self._frames:
             docs = self.documents
@@ -222,7 +194,7 @@ class Scores(Shown):
 
     def check_same_text(self, baseline: "Scores") -> None:
         """Raises unless both were measured on the same text, cut the same way."""
-        mine, theirs = self.question, instance("the baseline", baseline, Scores).question
+        mine, theirs = self.setting, instance("the baseline", baseline, Scores).setting
         for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed"):
             if getattr(mine, name) != getattr(theirs, name):
                 raise InputError(
@@ -237,7 +209,7 @@ class Scores(Shown):
 
     def signature(self, measure: str = MEASURES[0]) -> Signature:
         """Returns one line that has everything needed to repeat the measurement."""
-        setting = self.question
+        setting = self.setting
         return Signature(
             model=self.quantized.fingerprint[:DIGITS],
             reference=self.reference.fingerprint[:DIGITS],
@@ -254,13 +226,13 @@ class Scores(Shown):
 
     def summary(self) -> dict[str, Any]:
         """Returns all results with their intervals, for JSON."""
-        units = UNITS if self.question.parallel else UNITS[:2]
+        units = UNITS if self.setting.parallel else UNITS[:2]
         return {
             "schema": SUMMARY,
             "fairbits": __version__,
             "quantized": asdict(self.quantized),
             "reference": asdict(self.reference),
-            "question": self.question.as_data() | {"asked": TASK_NAMES[self.question.task]},
+            "question": self.setting.as_data() | {"asked": TASK_NAMES[self.setting.task]},
             "languages": {code: self._language(code, units) for code in self.languages},
             "signature": str(self.signature()),
             "disparity": {
@@ -273,7 +245,7 @@ class Scores(Shown):
     def as_bytes(self) -> bytes:
         content = {
             **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
-            "question": self.question.as_data(),
+            "question": self.setting.as_data(),
             "languages": list(self.languages),
             "percentiles": {code: asdict(percentiles) for code, percentiles in self.percentiles.items()},
             "notes": list(self.notes),
@@ -293,14 +265,111 @@ class Scores(Shown):
 
     def to_pandas(self, by: str = "language") -> "pandas.DataFrame":
         """Returns a table with a row for every language, worst first; with `by="document"` for every document."""
-        return pandas_of(self, by)
+        if one_of("by", by, ("language", "document")) == "document":
+            return data_frame({name: column.tolist() for name, column in self.documents.columns().items()})
+        order, documents = worst_first(self.frame().by_language()), self.documents
+        rows = [documents.lang == code for code in order]
+        columns: dict[str, list[Any]] = {
+            "language": order,
+            "name": [language_from_code(code).name for code in order],
+            "documents": [int(mask.sum()) for mask in rows],
+            "tokens": [int(documents.tokens[mask].sum()) for mask in rows],
+            "reference_bits_per_byte": [
+                float(bits_per_byte(documents.nll_reference[mask].sum(), documents.bytes[mask].sum())) for mask in rows
+            ],
+        }
+        for measure in MEASURES:
+            for unit in UNITS if self.setting.parallel else UNITS[:2]:
+                damage = self.frame(unit, measure=measure).by_language()
+                columns |= estimate_columns(f"{measure}_{unit}", (damage[code] for code in order))
+        columns |= estimate_columns("flips", (self.flips[code] for code in order))
+        columns["recovery"] = [self.recovery[code] for code in order]
+        percentiles = [vars(self.percentiles[code]) for code in order]
+        columns |= {name: [row[name] for row in percentiles] for name in percentiles[0]}
+        return data_frame(columns, index="language")
 
     def plot(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Figure:
         """Returns a figure of the damage of every language, worst first, which a notebook shows."""
         return self.frame(unit, measure=measure).plot(f"{MEASURE_LABELS[measure].capitalize()} of every language")
 
-    def _table(self) -> Table:
-        return table_of(self)
+    def tables(self) -> list[Table]:
+        """Returns the damage of every language, percentiles over tokens, the disparity, and the notes."""
+        notes = notes_table([*self.notes, *self.interval_notes])
+        return [self._language_table(), self._token_table(), self._disparity_table(), *notes]
+
+    def _language_table(self) -> Table:
+        damage, added = (self.frame(measure=measure).by_language() for measure in MEASURES)
+        top = max(estimate.value for estimate in damage.values())
+        number = NumberFormat(top)
+        largest = max(abs(estimate.value) for estimate in added.values())
+        loss = NumberFormat(largest, 3, factor=number.factor)
+        size, documents = self.quantized.size_bytes, self.documents
+        amounts = (
+            count_of(len(self.languages), "language"),
+            count_of(len(documents.lang), "document"),
+            count_of(int(documents.tokens.sum()), "predicted token"),
+        )
+        least = count_of(min(estimate.n for estimate in self.flips.values()), "document")
+        share = f"{megabytes(size)}, {size / self.reference.size_bytes:.0%} of the reference"
+        return Table(
+            [(self.quantized.target, "bold cyan"), "  ", (share, "bold")],
+            (
+                *("\nlanguage", "\ncode", f"divergence, {number.prefix}bits/byte\n(95 % interval)", ""),
+                *("\nloss", "same\ntop", "\nrecovery"),
+            ),
+            tuple(
+                (
+                    short_name(code),
+                    dim(code),
+                    number.estimate(damage[code]),
+                    bar(damage[code].value, top),
+                    loss(added[code].value),
+                    f"{1 - self.flips[code].value:.1%}",
+                    f"{self.recovery[code]:.1%}",
+                )
+                for code in worst_first(damage)
+            ),
+            (dim(LEGEND),),
+            (
+                dim(f"reference: {self.reference.target}"),
+                dim(f"{self.setting.split} text of {self.setting.corpus}: {', '.join(amounts)}"),
+                dim(f"predicting {TASK_NAMES[self.setting.task]}; at least {least} per language"),
+                "",
+            ),
+            left=(1, 2, 3),
+        )
+
+    def _token_table(self) -> Table:
+        if any(tokens.kl_p50 is None for tokens in self.percentiles.values()):
+            return Table("Per token", below=(dim("These scores have no percentiles over tokens: evaluate again."),))
+        names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
+        rows = [
+            (code, *(f"{getattr(self.percentiles[code], name):.4f}" for name in names))
+            for code in worst_first(self.frame().by_language())
+        ]
+        headers = ("", "KL 50 %", "95 %", "99 %", "99.9 %", "margin 50 %", "1 %")
+        return Table("Per token", headers, tuple(rows), (dim(TOKENS_LEGEND),))
+
+    def _disparity_table(self) -> Table:
+        """Returns worst, best, mean, gap, ratio and deviation of both measures; a line if the text is parallel."""
+        both = [self.disparity(measure=measure) for measure in MEASURES]
+        formats = [_format(disparity) for disparity in both]
+        rows: list[tuple[Cell, ...]] = []
+        for name in ROWS:
+            cells = [_cell(disparity, name, number) for disparity, number in zip(both, formats, strict=True)]
+            if any(cells):
+                rows.append((ROW_NAMES.get(name, name), *(cell or "–" for cell in cells)))
+        below: list[Cell] = []
+        if any(disparity.ratio is None and disparity.gap is not None for disparity in both):
+            below.append(dim("The ratio is left out where the smallest damage may be 0. Gap: worst minus best."))
+        if self.setting.parallel:
+            sections = self.disparity("nats_per_section")
+            number = _format(sections)
+            parts = {name: _cell(sections, name, number) for name in ("worst", "mean", "gap")}
+            listed = ", ".join(f"{name} {plain(cell)}" for name, cell in parts.items() if cell)
+            below.append(f"{number.prefix}nats of divergence per parallel section: ".capitalize() + listed)
+        headers = ("", *(f"{name}, {number.prefix}bits/byte" for name, number in zip(MEASURES, formats, strict=True)))
+        return Table("Over languages", headers, tuple(rows), tuple(below), left=(1, 2))
 
     @cached_property
     def _flips_frame(self) -> LanguageFrame:
@@ -340,6 +409,23 @@ class Scores(Shown):
             "flips": self.flips[code].to_dict(),
             "recovery": self.recovery[code],
         }
+
+
+def _format(disparity: Disparity) -> NumberFormat:
+    return NumberFormat(max(abs(disparity.worst[1].value), abs(disparity.best[1].value)))
+
+
+def _cell(disparity: Disparity, name: str, number: NumberFormat) -> Cell | None:
+    """Returns a number with its interval and its language, if it has one; None if there is no such number."""
+    value = getattr(disparity, name)
+    if value is None:
+        return None
+    code, estimate = value if isinstance(value, tuple) else ("", value)
+    if name == "ratio":
+        number = NumberFormat(estimate.value, factor=1.0)
+    return number.estimate(
+        estimate, f" {code.partition('_')[0] if language_from_code(code).script else code}" if code else ""
+    )
 
 
 SCORES = Kind("fairbits.scores/2", "a file of scores", "fairbits evaluate --out", Scores)

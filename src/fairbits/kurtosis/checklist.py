@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import one_of
+from fairbits.core.table import Cell, Table, dim
 
 LOW_KAPPA = 5.0
 """κ_threshold of C1. The documents do not give it with C1; it is read from 3.2, where κ < 5 means that C1 fails."""
@@ -46,6 +47,11 @@ others are nearly equal: next to a Gaussian bulk, κ must exceed the 3 of a Lapl
 
 LEAST_BLOCKS = 5
 
+SHORT_REMARKS = {
+    "C1": "not necessary (001-09)",
+    "C2": "BLOOM-560M fails it (001-22)",
+    "C3": "κ alone does not decide (001-17)",
+}
 C1_REMARK = (
     "Not necessary: blocks without outliers but with unequal σ, used unequally, also damage languages unequally "
     "(001-06, 001-09), and no data support the threshold (001-23)."
@@ -131,6 +137,13 @@ class Condition:
     holds: bool | None
     remark: str
 
+    def row(self) -> tuple[Cell, ...]:
+        """Returns name, numbers, whether it holds, and a short remark; C3 holds below its threshold."""
+        what, sign = {"C1": ("max κ", ">"), "C2": ("variance of R̂", ">"), "C3": ("bits", "<")}[self.name]
+        value = "?" if self.value is None else f"{self.value:.3g}"
+        word, style = {True: ("holds", "yellow"), False: ("fails", ""), None: ("unknown", "")}[self.holds]
+        return self.name, f"{what} {value} {sign} {self.threshold:.3g}", [(word, style)], dim(SHORT_REMARKS[self.name])
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -171,6 +184,29 @@ class RiskAssessment:
     def as_data(self) -> dict[str, Any]:
         """Returns the fields for JSON."""
         return asdict(self)
+
+    def tables(self, ranges: str) -> list[Table]:
+        """Returns risk class, strategy and conditions with short remarks, and the checklist.
+
+        `ranges` is a sentence on κ_eff and R̂ of the languages.
+        """
+        strategy = self.strategy.text.rstrip(".")
+        if len(self.strategy.options) > 1:
+            strategy = f"{strategy}: {'; '.join(self.strategy.options)}"
+        answer = {True: "is the case", False: "is not the case", None: "is unknown"}[self.expects_disparity]
+        conditions = Table(
+            "What the research notes predict",
+            rows=tuple(condition.row() for condition in self.conditions),
+            below=(f"They expect disparity if all three hold, which {answer} here.",),
+            above=(["Risk class ", (self.risk, "bold"), f". {strategy}."], ranges, ""),
+            left=(1, 2, 3),
+        )
+        rows: list[tuple[Cell, ...]] = []
+        for item in self.checklist:
+            mark: Cell = [("✓", "green")] if item.passed else [("✗", "red")]
+            reason = f"max κ {item.number:.3g}" if item.detail == self.strategy.text else item.detail
+            rows.append((mark, [item.text, (f": {reason}", "dim")]))
+        return [conditions, Table("Checklist of the research notes", rows=tuple(rows), wrap=(1,))]
 
 
 def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | None, bits: int) -> RiskAssessment:

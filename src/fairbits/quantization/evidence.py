@@ -94,7 +94,7 @@ class Evidence:
 def audited_kappa(audit: str | Path | Audit, fingerprint: str) -> Floats:
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
     if isinstance(audit, Audit):
-        name, audited, kappa = "the audit", audit.subject.fingerprint, [block.kappa for block in audit.moments.blocks]
+        name, audited, kappa = "the audit", audit.model.fingerprint, [block.kappa for block in audit.moments.blocks]
     else:
         saved = AUDIT.read(audit)
         name, audited, kappa = str(audit), saved.model.fingerprint, [block.kappa for block in saved.blocks]

@@ -2,19 +2,22 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+from fairbits import TYPE_CHECKING
 from fairbits.core.array_checks import weights_vector
 from fairbits.core.checks import in_range, one_of, whole
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import (
     BlockIndex,
@@ -35,12 +38,20 @@ from fairbits.core.records import (
     check_within,
     to_json,
 )
-from fairbits.core.table import Shown, Table
-from fairbits.core.units import readable_size
+from fairbits.core.table import Cell, Shown, Table, dim, notes_table
+from fairbits.core.units import megabytes
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.text.corpus import Corpus
+from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
 
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+
+NAMED = 6
+"""Languages whose weights are shown."""
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """The end of the note on a policy that had less calibration text than the others."""
 
@@ -136,6 +147,17 @@ class LearningResult:
     def __post_init__(self) -> None:
         check_same_keys("start", self.start, "damage", self.damage)
 
+    def table(self) -> Table:
+        """Returns worst and mean of the languages before and after learning."""
+        rows = []
+        for name, damage in (("before", self.start), ("after", self.damage)):
+            worst = max(damage, key=lambda code: damage[code])
+            mean = float(np.mean(list(damage.values())))
+            rows.append((name, f"worst {damage[worst]:.4f} {language_from_code(worst).name},", f"mean {mean:.4f}"))
+        above = ("KL from the full-precision model on held-out calibration text, nats per token",)
+        unchanged = ("no step improved the codes without making a language worse: they are unchanged",)
+        return Table("Learning", (), tuple(rows), () if self.step else unchanged, above, left=(1, 2))
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -188,6 +210,44 @@ class Learning:
         one_of("objective", self.objective, get_args(Objective))
 
 
+def _alike(layers: Iterable[LayerPlan]) -> Iterator[tuple[str, list[LayerPlan]]]:
+    """Yields each range of blocks that are treated alike, with their layers; tensors outside blocks by role."""
+    by_block: dict[int | str, list[LayerPlan]] = {}
+    for layer in layers:
+        by_block.setdefault(layer.role if layer.block is None else layer.block, []).append(layer)
+
+    def treatment(block: int | str) -> object:
+        schemes = (layer.scheme for layer in by_block[block])
+        how = frozenset(_scheme_cells(scheme) for scheme in schemes if scheme is not None)
+        return how if isinstance(block, int) else block
+
+    for _, blocks in groupby(by_block, key=treatment):
+        first, *rest = blocks
+        label = f"{first}–{rest[-1]}" if rest else str(first)
+        yield label, [layer for block in (first, *rest) for layer in by_block[block]]
+
+
+def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
+    """Returns bits, group, clip, objective and rounding."""
+    return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
+
+
+def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
+    weights, dtype = checkpoint.architecture.weights, checkpoint.scale_dtype
+    return sum(
+        checkpoint.tensors[layer.name].nbytes
+        if layer.scheme is None
+        else layer_bytes(weights[layer.name], layer.scheme, dtype=dtype)
+        for layer in layers
+    )
+
+
+def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
+    """Returns the bits that all tensors of the quantized model take, per weight of the source."""
+    weights = checkpoint.architecture.weights
+    return 8 * plan.size_bytes / sum(int(np.prod(each.shape)) * (each.stacked or 1) for each in weights.values())
+
+
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """The decision for every linear layer, embedding and head, in the order of the model.
@@ -234,21 +294,93 @@ class Plan(Shown):
         if self.calibration is not None:
             check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
-    def _table(self) -> Table:
-        """Returns the layers by their bits, and what else was decided."""
-        counts = Counter((layer.bits, layer.scheme.name if layer.scheme else "kept") for layer in self.layers)
-        ordered = sorted(counts.items(), key=lambda item: (item[0][0] is None, item[0]))
-        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        below = [f"settings: {settings}"] if settings else []
-        if self.languages:
-            below.append("languages: " + ", ".join(f"{code} {pi:.3g}" for code, pi in self.languages.items()))
-        return Table(
-            f"Plan of {self.policy} for {self.model}: {readable_size(self.size_bytes)}"
-            + (", carried out" if self.results else ""),
-            ("scheme", "bits", "layers"),
-            tuple((name, "" if bits is None else str(bits), str(count)) for (bits, name), count in ordered),
-            (*below, *self.notes),
+    def tables(self, checkpoint: Checkpoint | None = None) -> list[Table]:
+        """Returns the decisions by block, the results once the plan is executed, and the notes.
+
+        With the checkpoint that the plan is for, the sizes of blocks are shown, and how they compare to the source.
+        """
+        results = [self._results_table()] if self.results else []
+        learned = [] if self.learned is None else [self.learned.table()]
+        return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
+
+    def _decisions_table(self, checkpoint: Checkpoint | None) -> Table:
+        """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
+        rows: list[tuple[Cell, ...]] = []
+        for label, layers in _alike(self.layers):
+            scheme = next((layer.scheme for layer in layers if layer.scheme is not None), None)
+            how = ("kept", *["–"] * 4) if scheme is None else _scheme_cells(scheme)
+            size = () if checkpoint is None else (f"{_stored_bytes(layers, checkpoint):,}",)
+            rows.append((label, *how, *size))
+        headers = (
+            "block",
+            "bits",
+            "group",
+            "clip",
+            "languages",
+            "rounding",
+            *(() if checkpoint is None else ("bytes",)),
         )
+        return Table(
+            [(self.model, "bold cyan"), "  ", (self.policy, "bold")],
+            headers,
+            tuple(rows),
+            above=(*self._heading(checkpoint), ""),
+            left=(3, 4, 5),
+        )
+
+    def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
+        """Yields size, text and weights of the languages."""
+        size = f"{megabytes(self.size_bytes)} in total"
+        if checkpoint is not None:
+            source = sum(info.nbytes for info in checkpoint.tensors.values())
+            weights = bits_per_weight(self, checkpoint)
+            size += (
+                f", {self.size_bytes / source:.1%} of {megabytes(source)}; {weights:.2f} bits per weight, including "
+            )
+            size += "scales and tensors that are kept"
+        yield size
+        if self.calibration is not None:
+            text = self.calibration
+            amount = f"{count_of(len(self.languages), 'language')}, {text.tokens:,} tokens each, seed {text.seed}"
+            yield dim(f"text of {text.corpus}: {amount}")
+        if len(set(self.languages.values())) > 1:
+            by_weight = sorted(self.languages.items(), key=lambda item: -item[1])
+            named = ", ".join(f"{language_from_code(code).name} {share:.1%}" for code, share in by_weight[:NAMED])
+            more = f", and {len(by_weight) - NAMED} more" if len(by_weight) > NAMED else ""
+            yield dim(f"weights of languages: {named}{more}")
+
+    def _results_table(self) -> Table:
+        """Returns one row per block: median α, weight error, and the language with the largest error of outputs."""
+        block_by_name = {layer.name: layer.block for layer in self.layers}
+        by_block: dict[int | None, list[LayerResult]] = {}
+        for result in self.results:
+            by_block.setdefault(block_by_name[result.name], []).append(result)
+        rows = []
+        for block, results in by_block.items():
+            languages = results[0].error if all(result.error for result in results) else {}
+            mean = {code: float(np.mean([result.error[code] for result in results])) for code in languages}
+            worst = max(mean, key=lambda code: mean[code]) if mean else None
+            rows.append(
+                (
+                    "outside" if block is None else str(block),
+                    f"{np.median([result.alpha[1] for result in results]):.4g}",
+                    f"{np.mean([result.weight_error for result in results]):.3g}",
+                    "–" if worst is None else language_from_code(worst).name,
+                    "–" if worst is None else f"{mean[worst]:.3g}",
+                )
+            )
+        headers = ("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error")
+        return Table("Results", headers, tuple(rows), left=(3,))
+
+    def _all_notes(self) -> Iterator[str]:
+        """Yields the notes of the plan, then those of its layers; of notes that differ only in numbers, the first."""
+        yield from self.notes
+        alike: dict[str, list[str]] = {}
+        for result in self.results:
+            for note in result.notes:
+                alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(f"{result.name}: {note}")
+        for first, *rest in alike.values():
+            yield first + (f" (and {count_of(len(rest), 'similar note')})" if rest else "")
 
     @property
     def quantized(self) -> tuple[LayerPlan, ...]:

@@ -58,7 +58,7 @@ def content(sources: Sources) -> dict[str, Any]:
 
 
 def _provenance(sources: Sources) -> dict[str, Any]:
-    scores, setting, plan = sources.after, sources.after.question, sources.plan
+    scores, setting, plan = sources.after, sources.after.setting, sources.plan
     calibration = None if plan is None else plan.calibration
     methods = [(method.name, method.scores.quantized) for method in sources.methods]
     return {

@@ -29,7 +29,7 @@ def language_rows(sources: Sources) -> list[dict[str, Any]]:
 
 def damage_scales(sources: Sources) -> dict[str, tuple[str, str]]:
     """Returns the scales on which damage is shown: measure and unit by name. Sections need parallel text."""
-    units = UNITS if sources.after.question.parallel else UNITS[:2]
+    units = UNITS if sources.after.setting.parallel else UNITS[:2]
     return {scale_name(measure, unit): (measure, unit) for measure in MEASURES for unit in units}
 
 

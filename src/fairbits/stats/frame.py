@@ -269,15 +269,13 @@ class LanguageFrame(DocumentRecords, Shown):
         """Returns a figure of the damage of every language, worst first, which a notebook shows."""
         return figure_of_series({"damage": self.by_language()}, title=title, unit=self.unit)
 
-    def _table(self) -> Table:
+    def tables(self) -> list[Table]:
+        """Returns the damage of every language, then worst, mean and gap."""
         damage, (worst, most) = self.by_language(), self.worst()
         rows = tuple((code, *cells(damage[code]), str(damage[code].n)) for code in worst_first(damage))
-        return Table(
-            f"Damage in {self.unit.replace('_', ' ')} with {self.confidence:.0%} intervals over documents",
-            ("language", "damage", "low", "high", "documents"),
-            rows,
-            (f"worst {worst} {most}; mean {self.mean()}" + (f"; gap {self.gap()}" if len(damage) > 1 else ""),),
-        )
+        title = f"Damage in {self.unit.replace('_', ' ')} with {self.confidence:.0%} intervals over documents"
+        summary = f"worst {worst} {most}; mean {self.mean()}" + (f"; gap {self.gap()}" if len(damage) > 1 else "")
+        return [Table(title, ("language", "damage", "low", "high", "documents"), rows, (summary,))]
 
     @property
     def _values(self) -> list[float]:

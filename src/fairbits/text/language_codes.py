@@ -279,6 +279,15 @@ def language_from_code(code: str) -> Language:
     return _user_defined(code) if resolution is None else resolution.language
 
 
+def short_name(code: str) -> str:
+    """Returns the name of a language without its script and variety, which the code next to it shows.
+
+    >>> short_name("zho_Hans"), short_name("arb_Arab")
+    ('Chinese', 'Arabic')
+    """
+    return language_from_code(code).name.partition(" (")[0].removeprefix("Standard ")
+
+
 def unlisted_notes(languages: Iterable[Language]) -> tuple[str, ...]:
     """Returns up to two notes on the languages that are not in the catalog.
 

@@ -21,7 +21,7 @@ def found() -> doctor.Examination:
 
 def page(found) -> str:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(doctor_table(found))
+    console.print(doctor_table(found).terminal())
     console.file.close()
     return console.export_text()
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from fairbits.api.evaluate import evaluate
-from fairbits.cli.scores_table import evaluate_table
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
@@ -92,7 +92,7 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert again.as_bytes() == scores.as_bytes()  # the same inputs, the same bytes
     assert (scores.reference.fingerprint, scores.quantized.fingerprint) == (source.fingerprint, packed.fingerprint)
     assert scores.quantized.size_bytes < scores.reference.size_bytes
-    assert scores.question.hashes == CORPUS.hashes["evaluation"]
+    assert scores.setting.hashes == CORPUS.hashes["evaluation"]
     assert scores.languages == ("eng_Latn", "heb_Hebr")
     assert scores.notes == (
         "written for a test",
@@ -137,7 +137,7 @@ def test_more_bits_hurt_less(scores, reading_model, tmp_path) -> None:
 @pytest.mark.parametrize(("family", "task"), [("xlmr", "masked"), ("mt5", "completion")])
 def test_other_tasks_are_named(reading_model, family, task) -> None:
     scores = evaluate(reading_model(family), reference=reading_model(family), text=CORPUS)
-    assert scores.question.task == task
+    assert scores.setting.task == task
     assert not scores.documents.kl.any()
     assert any("cannot be separated" in note for note in scores.notes)
     word = {"masked": "pseudo-likelihood", "completion": "teacher forcing"}[task]
@@ -161,7 +161,7 @@ def test_another_vocabulary_is_refused_by_the_text_it_cuts(reading_model, packed
 
 def printed(scores: Scores) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(evaluate_table(scores))
+    console.print(render_tables(scores.tables()))
     return console.file.getvalue()
 
 
@@ -204,7 +204,7 @@ def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:
 def test_the_table_of_nothing_lost_has_no_ratio(reading_model) -> None:
     source = reading_model("llama")
     text = printed(evaluate(source, reference=source, text=CORPUS))
-    assert "The ratio is left out where the least damage may be 0" in text
+    assert "The ratio is left out where the smallest damage may be 0" in text
 
 
 def test_a_measurement_is_repeated_by_its_signature(packed, reading_model) -> None:

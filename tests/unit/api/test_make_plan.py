@@ -11,12 +11,12 @@ from rich.console import Console
 
 from fairbits.api.audit import audit
 from fairbits.api.make_plan import plan
-from fairbits.cli.plan_table import bits_per_weight, plan_table
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.forward.tokenize import count_tokens, tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
-from fairbits.quantization.plan import LayerResult, Plan
+from fairbits.quantization.plan import LayerResult, Plan, bits_per_weight
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -36,7 +36,7 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
 
 def shown(found: Plan, checkpoint: Checkpoint) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(plan_table(found, checkpoint))
+    console.print(render_tables(found.tables(checkpoint)))
     return console.export_text()
 
 

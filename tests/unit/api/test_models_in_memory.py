@@ -56,8 +56,8 @@ def test_an_audit_is_that_of_the_files(tiny: Checkpoint, model: Any, tokenizer: 
     before = state_of(model)
     found, expected = fb.audit(model, tokenizer, **TEXT), fb.audit(tiny, **TEXT)
     assert state_of(model) == before
-    assert found.subject.fingerprint == expected.subject.fingerprint
-    assert found.subject.target.endswith("(in memory)")
+    assert found.model.fingerprint == expected.model.fingerprint
+    assert found.model.target.endswith("(in memory)")
     for form, damage in expected.damage.items():
         np.testing.assert_array_equal(found.damage[form].sums, damage.sums)
 

@@ -12,11 +12,9 @@ from rich.console import Console, RenderableType
 
 from fairbits.api.run import FinishedRun
 from fairbits.api.sweep import Sweep
-from fairbits.cli.compare_command import compare_table
-from fairbits.cli.run_table import next_steps, run_table
-from fairbits.cli.scores_table import evaluate_table
-from fairbits.cli.sweep_command import sweep_table
+from fairbits.cli.run_command import next_steps, run_tables
 from fairbits.comparison.comparison import COMPARE, Comparison, Entry
+from fairbits.core.table import plain, render_tables
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import gate, junit
 from fairbits.evaluation.scores import Scores
@@ -71,7 +69,7 @@ def words(text: str) -> str:
 
 def test_evaluate_shows_the_language_and_the_reason(tmp_path) -> None:
     scores = drawn()
-    text = shown(evaluate_table(scores))
+    text = shown(render_tables(scores.tables()))
     (line,) = [each for each in text.splitlines() if each.startswith("Yoruba")]
     assert "(–)" in line
     assert NOTE in words(text)
@@ -96,12 +94,12 @@ def test_flips_in_few_documents_do_not_end_evaluate() -> None:
     assert rare.flips["heb_Hebr"].bounded
     assert rare.interval_notes == ()
     assert rare.summary()["notes"] == ["flips: no interval for eng_Latn: too few of their documents have any"]
-    shown(evaluate_table(rare))
+    shown(render_tables(rare.tables()))
 
 
 def test_without_any_interval_everything_is_shown_without() -> None:
     scores = drawn({"eng_Latn": 2, "yor_Latn": 1})
-    text = words(shown(evaluate_table(scores)))
+    text = words(shown(render_tables(scores.tables())))
     assert "no language has an interval, so worst, best, mean and gap have none either (eng_Latn: 2 documents;" in text
     found = json.loads(json.dumps(scores.summary(), allow_nan=False))["disparity"]["loss"]["bits_per_byte"]
     assert all(found[name]["low"] is None for name in ("worst", "best", "mean", "gap", "plain_gap", "deviation"))
@@ -109,7 +107,7 @@ def test_without_any_interval_everything_is_shown_without() -> None:
     assert found["ratio"] is None
     alone = drawn({"yor_Latn": 1})
     assert alone.disparity().gap is None
-    shown(evaluate_table(alone))
+    shown(render_tables(alone.tables()))
 
 
 @pytest.mark.parametrize("name", ["max_worst", "max_mean", "max_gap"])
@@ -162,7 +160,7 @@ def entry(policy: str, *scores: Scores) -> Entry:
 def test_compare(documents, tmp_path) -> None:
     entries = entry("rtn", drawn(documents)), entry("gptq", drawn(documents, seed=1, factor=0.5))
     found = Comparison("./model", "0" * 64, {"group": 128, "text": "drawn"}, "divergence", entries, "rtn")
-    text = words(shown(compare_table(found)))
+    text = words(shown(render_tables(found.tables())))
     assert "yor_Latn: " in text
     assert "an interval needs at least 5" in text
     found.save(tmp_path / "compare.json")
@@ -186,7 +184,7 @@ def test_sweep(documents, tmp_path) -> None:
         threshold=0.01,
         max_kappa=8.0,
     )
-    text = words(shown(sweep_table(found)))
+    text = words(shown(render_tables(found.tables())))
     assert "yor_Latn: " in text
     assert found.widths["yor_Latn"].text(found.bits).endswith("[<2, >4]")
     found.save(tmp_path / "sweep.json")
@@ -209,9 +207,9 @@ def test_report_and_run_table(documents, tmp_path) -> None:
     assert ("<b>no interval</b>" in page) == (documents is not DOCUMENTS)
     assert math.inf not in report.content["headline"]["worst"]["after"].values()
     run = FinishedRun(tmp_path, "own", own, {"rtn": other}, report, ())
-    text = shown(run_table(run))
+    text = shown(render_tables(run_tables(run)))
     assert "(–)" in text
     assert "an interval needs at least 5" in words(text)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(*next_steps(run))
+    console.print(*map(plain, next_steps(run)))
     assert "gate" not in console.export_text()  # there is no limit that this model certainly meets

@@ -37,7 +37,7 @@ def small(tmp_path_factory) -> Path:
 
 def printed(screening: Screening) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(screen_table(screening))
+    console.print(screen_table(screening).terminal())
     return console.file.getvalue()
 
 
@@ -161,8 +161,8 @@ def test_the_table_fits_80_columns(found) -> None:
     text = printed(found)
     assert max(map(cell_len, text.splitlines())) <= 80
     row = next(line.split() for line in text.splitlines() if line.startswith("embedded:tiny "))
-    assert row == [TINY, "12", "8.6", "2", "29.0", "–", "2", "✓", "–", "LOW-"]
-    assert "the largest tensor κ is that of transformer.h.2.mlp.dense_4h_to_h.weight" in " ".join(text.split())
+    assert row == [TINY, "12", "8.6", "2", "29.0", "–", "2", "✓", "–", "LOW-MODERATE"]
+    assert "the tensor with the largest κ is transformer.h.2.mlp.dense_4h_to_h.weight" in " ".join(text.split())
     assert "which no data support" in " ".join(text.split())
 
 

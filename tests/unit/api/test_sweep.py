@@ -11,10 +11,10 @@ from scipy.optimize import brentq
 from fairbits.api import trial_tasks
 from fairbits.api.make_plan import plan
 from fairbits.api.sweep import Sweep, sweep
-from fairbits.cli.sweep_command import sweep_table
 from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
+from fairbits.core.table import render_tables
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.included_texts import udhr
 from fairbits.text.text_request import TextRequest
@@ -192,13 +192,13 @@ def test_saved_and_shown(tmp_path) -> None:
     assert data["critical_width"]["heb_Hebr"]["low"] == found.widths["heb_Hebr"].low
     assert data["critical_width"]["heb_Hebr"]["text"].startswith("4.2 [")
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(sweep_table(found))
+    console.print(render_tables(found.tables()))
     lines = console.export_text().splitlines()
     assert max(map(cell_len, lines)) <= 80
     rows = [line.split()[0] for line in lines if line.startswith((*LEVEL, "gap", "MB"))]
     assert rows == ["heb_Hebr", "eng_Latn", "gap", "MB"]  # who needs most bits comes first
     assert "Divergence in bits per byte by bits per weight; B* for 0.01" in lines
-    console.print(sweep_table(swept(measure="loss")))
+    console.print(render_tables(swept(measure="loss").tables()))
     assert "Added loss in bits per byte by bits per weight; B* for 0.01" in console.export_text()
 
 

@@ -211,7 +211,7 @@ def test_gptq_hears_the_clips(whisper: Path, quantized: Path, tmp_path: Path) ->
 
 def test_it_is_evaluated_on_speech(whisper: Path, speech: Path, quantized: Path) -> None:
     found = fb.evaluate(quantized, reference=whisper, text=speech, languages=["eng", "fra", "quy"], tokens=TOKENS)
-    assert found.question.task == "transcription"
+    assert found.setting.task == "transcription"
     assert "given its sound" in found.summary()["question"]["asked"]
     assert (found.documents.kl > 0).all()
     request = TextRequest("evaluation", tokens=TOKENS)

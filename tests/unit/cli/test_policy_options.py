@@ -8,9 +8,8 @@ from inspect import signature
 
 import pytest
 
-from fairbits.cli import app
 from fairbits.cli.plan_command import plan
-from fairbits.cli.policy_options import option_flag, policy_options, values_of
+from fairbits.cli.policy_options import option_flag, policy_options, policy_values
 from fairbits.core.errors import InputError
 from fairbits.quantization.policies import DEFAULT, POLICIES
 
@@ -124,8 +123,7 @@ def test_a_new_policy_can_be_compared_and_completed(run: Run) -> None:
 
 
 def test_every_option_of_every_policy_has_a_flag_and_help() -> None:
-    command = next(each for each in app.registered_commands if each.callback is plan)
-    flags = signature(command.callback).parameters
+    flags = signature(plan).parameters
     for policy in POLICIES.values():
         for name, option in policy.options.items():
             assert name in flags
@@ -149,7 +147,7 @@ def test_policies_that_differ_have_a_sentence_each() -> None:
     ],
 )
 def test_values_are_read_by_their_type(given, values) -> None:
-    assert values_of({"policy": DEFAULT, **given}) == values
+    assert policy_values({"policy": DEFAULT, **given}) == values
 
 
 @pytest.mark.parametrize(
@@ -162,4 +160,4 @@ def test_values_are_read_by_their_type(given, values) -> None:
 )
 def test_values_that_cannot_be_read_are_refused(given, message) -> None:
     with pytest.raises(InputError, match=message):
-        values_of(given)
+        policy_values(given)

@@ -4,11 +4,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from rich.console import Console
 
 from fairbits.cli import terminal
-from fairbits.core.errors import InputError
 
 
 class Terminal(io.StringIO):
@@ -124,49 +122,3 @@ def test_a_reader_that_goes_ends_it_without_a_word(printing) -> None:
 def test_short_numbers(number_and_text) -> None:
     number, written = number_and_text
     assert terminal.short_number(number) == written
-
-
-def test_a_gpu_is_named_on_stderr_and_the_processor_is_not(log, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    assert terminal.chosen_device("cpu") == "cpu"
-    assert terminal.chosen_device("auto", earlier="cpu") == "cpu"
-    assert log.getvalue() == ""
-    assert terminal.chosen_device("auto") == "cuda"
-    assert "device: cuda (NVIDIA H200)" in log.getvalue()
-
-
-VERBS = {
-    "compare": ("fairbits.api.compare.compare", ["embedded:tiny", "--policies", "rtn"]),
-    "evaluate": ("fairbits.api.evaluate.evaluate", ["embedded:tiny", "--reference", "embedded:tiny"]),
-    "generate": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "All"]),
-    "overlay": ("fairbits.api.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
-    "plan": ("fairbits.api.make_plan.plan", ["embedded:tiny"]),
-    "quantize": ("fairbits.api.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
-    "research": ("fairbits_research.experiments.all_experiments.Laboratory", ["bounds"]),
-    "run": ("fairbits.api.run.many_models.run_many", ["--out", "no-such-directory"]),
-    "serve": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
-    "sweep": ("fairbits.api.sweep.sweep", ["embedded:tiny"]),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_computes_on_the_gpu_by_default_and_says_so_on_stderr(verb, command, monkeypatch) -> None:
-    """And on stdout there is nothing of it, so that --json stays JSON."""
-    asked = []
-
-    def stop(*arguments, device=None, **_):
-        asked.append(device if device is not None else arguments[0].device)
-        raise InputError("far enough")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    target, arguments = VERBS[verb]
-    monkeypatch.setattr(target, stop)
-    code, printed, said = command(verb, *arguments, "--json")
-    assert (code, printed) == (2, ""), said
-    assert "device: cuda (NVIDIA H200)\n" in said
-    assert "far enough" in said
-    assert asked == ["cuda"]

@@ -47,7 +47,7 @@ def drawn_scores(
     return Scores(
         quantized=Identity(target, "f" * 64, 1000),
         reference=Identity("reference", "e" * 64, 4000),
-        question=question,
+        setting=question,
         languages=tuple(damage),
         documents=table,
         percentiles=dict.fromkeys(damage, TokenPercentiles(0.25, 0.01, 0.12, 0.4, -0.05, -1.5)),

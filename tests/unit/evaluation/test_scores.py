@@ -54,7 +54,7 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     drawn = DocumentSums(*sums, token_kl=kl, token_margin=margin, token_document=documents)
     hashes = dict.fromkeys(text.languages, "0" * 64)
     question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
-    identity = {"quantized": None, "reference": None, "question": question}
+    identity = {"quantized": None, "reference": None, "setting": question}
     found = Scores.of(drawn, text, **identity)
     names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
     for code, rows in (("eng_Latn", documents < 5), ("heb_Hebr", documents >= 5)):

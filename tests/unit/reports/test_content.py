@@ -141,7 +141,7 @@ def test_scores_alone_give_a_report(sources) -> None:
 
 
 def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
-    own = replace(sources.after, question=replace(sources.after.question, parallel=False))
+    own = replace(sources.after, setting=replace(sources.after.setting, parallel=False))
     made = content(Sources((Method("gptq", own),)))
     scales = [name for name, kind in SCALES.items() if kind["unit"] != "nats_per_section"]
     assert len(scales) == 4
@@ -153,7 +153,7 @@ def test_provenance_names_models_text_files_and_versions(found, sources) -> None
     assert [each["name"] for each in own["models"]] == ["reference", *METHODS]
     assert own["models"][1]["fingerprint"] == sources.after.quantized.fingerprint
     assert own["evaluation"]["documents"] == len(sources.after.documents.lang)
-    assert own["evaluation"]["hashes"] == sources.after.question.hashes
+    assert own["evaluation"]["hashes"] == sources.after.setting.hashes
     assert (own["calibration"]["budget"], own["calibration"]["sequence"]) == (64, 64)
     assert own["run"] == {"bits": 3, "group": "channel"}
     assert set(own["files"]) >= {"run", "scores", "audit", "sweep", "plan", "scores of rtn"}

@@ -50,6 +50,6 @@ def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) 
 
 
 def test_scores_of_another_text_are_refused(scores: Scores) -> None:
-    other = replace(scores, question=replace(scores.question, seed=1))
+    other = replace(scores, setting=replace(scores.setting, seed=1))
     with pytest.raises(InputError, match=r"different text \(seed differs\)"):
         Sources((Method("gptq", scores), Method("rtn", other)))

@@ -152,7 +152,7 @@ class RunDirectory:
     def _check_scores(self, name: str) -> None:
         """Raises unless scores belong to this run's text, and to the model or plan that the file is for."""
         scores, settings = Scores.load(self.file(name)), self.settings
-        if (scores.question, scores.reference.fingerprint) != (settings.setting, settings.checkpoint.fingerprint):
+        if (scores.setting, scores.reference.fingerprint) != (settings.setting, settings.checkpoint.fingerprint):
             raise InputError("it has the scores of another run")
         if name == SCORES_FILE:
             expected, right = self._read_record().written, True

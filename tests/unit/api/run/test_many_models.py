@@ -9,7 +9,7 @@ import pytest
 from fairbits.api.run import many_models as module
 from fairbits.api.run import run
 from fairbits.api.run.many_models import RunTask, RunWork, run_directories, run_many
-from fairbits.cli.run_table import runs_data
+from fairbits.cli.run_command import runs_data
 from fairbits.core.errors import InputError
 from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus

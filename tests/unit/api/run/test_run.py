@@ -13,7 +13,8 @@ from rich.console import Console
 from fairbits.api.evaluate import evaluate
 from fairbits.api.run import FinishedRun, run
 from fairbits.api.run.run_settings import file_name, usual_baselines
-from fairbits.cli.run_table import as_data, next_steps, run_table
+from fairbits.cli.run_command import next_steps, run_data, run_tables
+from fairbits.core.table import plain, render_tables
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
@@ -87,7 +88,7 @@ def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_pa
     assert "per channel" in audited
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["scheme"]["group"] is None
     assert list(json.loads((tmp_path / "run" / "sweep.json").read_text())["sizes"]) == ["3", "4"]
-    assert "gptq" not in shown(run_table(found))  # there is nothing to compare with
+    assert "gptq" not in shown(render_tables(run_tables(found)))  # there is nothing to compare with
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def shown(*parts: object) -> str:
 
 
 def test_the_table_has_the_worst_language_first_and_fits(whole) -> None:
-    printed = shown(run_table(whole))
+    printed = shown(render_tables(run_tables(whole)))
     assert max(map(cell_len, printed.splitlines())) <= 80
     added = whole.scores.frame().by_language()
     first, last = sorted(added, key=lambda code: -added[code].value)
@@ -151,7 +152,7 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
     other = FinishedRun(
         whole.directory, "gptq", whole.scores, {"rtn": whole.baselines["rtn"]}, whole.report, whole.notes
     )
-    printed = shown(run_table(other)).split("better, worse:")[0]  # the legend
+    printed = shown(render_tables(run_tables(other))).split("better, worse:")[0]  # the legend
     for code, difference in found.differences.items():
         (line,) = (line for line in printed.splitlines() if code in line)
         mark = ("better" if difference.value < 0 else "worse") if found.p_holm[code] < 0.05 else code
@@ -161,13 +162,13 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
 
 
 def test_what_comes_next(whole, small) -> None:
-    page, command, *remarks = (line.plain for line in next_steps(whole))
+    page, command, *remarks = map(plain, next_steps(whole))
     assert page == f"report: {whole.directory / 'report.html'}"
     assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-worst LIMIT"
     worst, estimate = whole.scores.frame().worst()
     said = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
     assert f"{estimate.value:.2g} bits per byte" in said
     assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in said
-    data = json.loads(json.dumps(as_data(whole)))
+    data = json.loads(json.dumps(run_data(whole)))
     assert data["report"] == str(whole.page)
     assert data["headline"]["worst"]["after"]["language"] in small["languages"]

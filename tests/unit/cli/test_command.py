@@ -1,10 +1,12 @@
-"""Verbs in several processes of torchrun."""
+"""Commands are imported when they are called, and run in one process or several."""
 
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
+import typer
 
-from fairbits.cli import command, terminal
+from fairbits.cli import app, command, terminal
 from fairbits.core.errors import AlreadyReportedError, InputError
 from fairbits.core.torchrun import Process, this_process
 
@@ -32,7 +34,7 @@ def test_a_process_knows_its_rank(started, monkeypatch) -> None:
     assert this_process() == Process()
 
 
-def test_verbs_of_one_process_are_refused_by_the_first(started) -> None:
+def test_commands_of_one_process_are_refused_by_the_first(started) -> None:
     command._check_processes("audit")
     started(0)
     command._check_processes("quantize")
@@ -55,3 +57,31 @@ def test_other_processes_print_nothing_but_the_error_that_they_report(started, m
     sys.stderr.close()
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "error: cause\n")
+
+
+def test_every_command_is_listed_with_the_first_lines_of_its_docstring() -> None:
+    points = [point for entry_points in command.find_commands().values() for point in entry_points]
+    assert len(points) == len({point.name for point in points}) > 20
+    assert {"research", "theory"} <= {point.name for point in points}  # of another package
+    for point in points:
+        assert command.docstring(point).partition("\n\n")[0].endswith(".")
+
+
+def test_a_docstring_is_read_without_an_import(tmp_path, monkeypatch) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        'raise ImportError\n\ndef tool() -> None:\n    """Do it.\n\n    More."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert command.docstring(EntryPoint("tool", "slow_module:tool", "fairbits.commands")) == "Do it.\n\nMore."
+    assert command.docstring(EntryPoint("tool", "slow_module:other", "fairbits.commands")) == ""
+
+
+def test_a_command_that_cannot_be_imported_ends_in_one_line(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "broken_module.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    group = typer.main.get_command(app)
+    group.commands["tool"] = command.LazyCommand(EntryPoint("tool", "broken_module:tool", ""), "Research")
+    with pytest.raises(SystemExit) as ended:
+        group(["tool"], obj={})
+    assert ended.value.code == 3
+    assert "No module named 'no_such_package'" in capsys.readouterr().err

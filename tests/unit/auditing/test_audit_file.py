@@ -1,3 +1,5 @@
+"""The two files of an audit."""
+
 import hashlib
 import json
 
@@ -6,7 +8,7 @@ import pytest
 from safetensors.numpy import load
 
 from fairbits.api.audit import audit
-from fairbits.auditing.record import check_audit_target, round_floats
+from fairbits.auditing.audit_file import check_audit_target, round_floats
 from fairbits.core.errors import InputError
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import Corpus
