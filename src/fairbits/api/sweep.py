@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from fairbits import TYPE_CHECKING
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
 from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence

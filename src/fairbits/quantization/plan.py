@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-from fairbits import TYPE_CHECKING
 from fairbits.core.array_checks import weights_vector
 from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError, count_of
