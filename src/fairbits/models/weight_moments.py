@@ -4,10 +4,8 @@ An outlier is more than 3σ (6σ) from the mean of its own population: |w − me
 than its tensors, and these are known only when the last tensor has been read. So the weights of a block are also
 counted by their leading 16 bits (19 of float64): sign, exponent, and at least 7 bits of the mantissa.
 
-* n, mean, σ, skewness, κ and max|w| are exact to the rounding of float64.
-* Shares of outliers of a tensor, and of blocks in bfloat16 and float16, are exact.
-* Those of blocks in float32 and float64 are exact unless a threshold cuts a bin of equal leading bits, which spans
-  2⁻⁷ of its value: it is divided in proportion.
+All numbers are exact to the rounding of float64, except the shares of outliers of blocks in float32 and float64 where
+a threshold cuts a bin of equal leading bits, which spans 2⁻⁷ of its value: it is divided in proportion.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,6 @@ from fairbits.models.moments import Moments, mixture_moments
 
 Counts = NDArray[np.int64]
 
-
 FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {
     torch.bfloat16: (torch.int16, 0),
     torch.float16: (torch.int16, 0),
@@ -40,10 +37,7 @@ FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {
 
 @dataclass(frozen=True)
 class WeightMoments(Moments):
-    """Moments, largest magnitude and outlier shares of some weights; `exact` says whether both shares are exact.
-
-    σ is that of the population, a mean over n. Skewness and κ of equal weights are 0.
-    """
+    """Moments of a population of weights, its largest magnitude, its outlier shares, and whether these are exact."""
 
     n: int
     largest: float
@@ -111,6 +105,8 @@ def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) 
         merge_moments([tensors[name] for name in block.linears], table)
         for block, table in zip(blocks, counts, strict=True)
     )
+    tensors = {name: tensors[name] for name in checkpoint.tensors if name in tensors}  # in file order
+    skipped = {name: skipped[name] for name in checkpoint.tensors if name in skipped}
     return ModelMoments(MappingProxyType(tensors), merged, MappingProxyType(skipped))
 
 

@@ -103,7 +103,7 @@ def minimax_blocks(
 
     >>> importance = [[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]]
     >>> minimax_blocks([[0.9, -0.31, 0.2, 0.05]], Grid(2), importance=importance).round(3).tolist()
-    [[0.203]]
+    [[0.9]]
     """
     blocks, (out, columns) = _as_blocks(W, group)
     H = nonnegative_array("importance", importance, ndim=2)
