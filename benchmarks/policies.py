@@ -20,7 +20,7 @@ import torch
 
 from fairbits import Checkpoint
 from fairbits.api.compare import compare
-from fairbits.comparison.comparison import Comparison, Entry
+from fairbits.comparison.comparison import Comparison, PolicyEntry
 from fairbits.models.embedded import embedded_languages
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
@@ -72,7 +72,7 @@ def report(found: Comparison, group: str) -> None:
             print(row(entry, counts), flush=True)
 
 
-def row(entry: Entry, counts: tuple[object, object]) -> str:
+def row(entry: PolicyEntry, counts: tuple[object, object]) -> str:
     """Returns a line of the table."""
     numbers = {name: entry.statistics[name] for name in STATISTICS}
     worst = numbers["worst"]

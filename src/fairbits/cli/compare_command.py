@@ -41,7 +41,7 @@ from fairbits.cli.parsing import names_of, seeds_of
 from fairbits.cli.policy_options import values_of
 from fairbits.cli.table_parts import columns, formatter, notes_section, section, unit_of
 from fairbits.cli.terminal import out, print_json, print_notes
-from fairbits.comparison.comparison import Comparison, Entry, PolicyContrast
+from fairbits.comparison.comparison import Comparison, PolicyContrast, PolicyEntry
 from fairbits.core.checks import instance
 from fairbits.core.errors import count_of, printable
 from fairbits.core.units import MB, MEASURE_LABELS, UNIT_LABELS
@@ -176,7 +176,7 @@ def _heading(found: Comparison) -> list[Text]:
     ]
 
 
-def _table(found: Comparison, entries: list[Entry]) -> Table:
+def _table(found: Comparison, entries: list[PolicyEntry]) -> Table:
     """Returns one row per policy, and below it the ranges over several seeds."""
     seeds = len(found.entries[0].frames) > 1
     top = max(entry.statistics["worst"].value for entry in entries)

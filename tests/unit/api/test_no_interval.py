@@ -16,7 +16,7 @@ from fairbits.cli.compare_command import compare_table
 from fairbits.cli.run_table import next_steps, run_table
 from fairbits.cli.scores_table import evaluate_table
 from fairbits.cli.sweep_command import sweep_table
-from fairbits.comparison.comparison import COMPARE, Comparison, Entry
+from fairbits.comparison.comparison import COMPARE, Comparison, PolicyEntry
 from fairbits.evaluation.document_sums import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import gate, junit
 from fairbits.evaluation.scores import Scores
@@ -152,10 +152,10 @@ def test_a_gate_against_a_baseline() -> None:
     assert gate(own, against=other).improved == ("eng_Latn", "heb_Hebr")
 
 
-def entry(policy: str, *scores: Scores) -> Entry:
+def entry(policy: str, *scores: Scores) -> PolicyEntry:
     made = Plan(policy, {}, "./model", "0" * 64, "llama", (), 1000)
     frames = tuple(each.frame() for each in scores)
-    return Entry(policy, 4, (made,) * len(scores), frames, (1.0,) * len(scores))
+    return PolicyEntry(policy, 4, (made,) * len(scores), frames, (1.0,) * len(scores))
 
 
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 30, "yor_Latn": 2}, {"eng_Latn": 2, "yor_Latn": 1}])

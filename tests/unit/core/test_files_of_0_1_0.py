@@ -13,7 +13,6 @@ import pytest
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import quantize
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.comparison import COMPARE
 from fairbits.core.records import Kind, to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
@@ -100,7 +99,6 @@ def test_what_reports_read(name: str, kind: Kind[Any], languages: Callable[[Any]
     ("name", "kind", "languages"),
     [
         ("sweep.json", SWEEP, lambda found: found.damage),
-        ("compare.json", COMPARE, lambda found: found.entries[0].damage),
     ],
 )
 def test_damage_of_0_1_0_is_the_added_loss(name: str, kind: Kind[Any], languages: Callable[[Any], Any]) -> None:
