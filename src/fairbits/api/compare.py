@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
-from fairbits.comparison.comparison import Comparison, Entry
+from fairbits.comparison.comparison import Comparison, PolicyEntry
 from fairbits.comparison.plan_trial import PlanResult, corpus_for
 from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
@@ -103,11 +103,11 @@ def compare(
 
 def _entry(
     policy: Variant, bits: int, remaining: Iterator[PlanResult], requests: list[TextRequest], measure: str, unit: str
-) -> Entry:
+) -> PolicyEntry:
     """Returns one policy at one bit width from the next results; a single result stands for all seeds."""
     count = len(requests)
     results = list(islice(remaining, count)) if policy.reads_text else [next(remaining)] * count
-    return Entry(
+    return PolicyEntry(
         policy=policy.name,
         bits=bits,
         plans=tuple(result.plan for result in results),

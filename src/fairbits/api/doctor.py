@@ -135,18 +135,11 @@ def requirements(extra: str | None) -> list[Requirement]:
     (True, ['datasets'])
     """
     listed: dict[str, Requirement] = {}
-    for line in _own_requirements():
-        requirement = Requirement(line)
-        plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if plain != (extra is None) or not (
-            plain or (requirement.marker and requirement.marker.evaluate({"extra": extra or ""}))
-        ):
+    for need in map(Requirement, _own_requirements()):
+        plain = need.marker is None or need.marker.evaluate({"extra": ""})
+        if plain != (extra is None) or not (plain or (need.marker and need.marker.evaluate({"extra": extra or ""}))):
             continue
-        inner = (
-            [requirements(name) for name in sorted(requirement.extras)]
-            if requirement.name == "fairbits"
-            else [[requirement]]
-        )
+        inner = [requirements(name) for name in sorted(need.extras)] if need.name == "fairbits" else [[need]]
         listed |= {one.name: one for several in inner for one in several}
     return [listed[name] for name in sorted(listed)]
 
@@ -251,7 +244,7 @@ def _server(devices: tuple[str, ...]) -> str:
         version = metadata.version(SERVER)
     except metadata.PackageNotFoundError:
         return f"{SERVER} is not installed here; it can serve from another environment (pip install {SERVER})"
-    lacking = [package.needed for package in map(_package, _needs_of(SERVER)) if not package.met]
+    lacking = [package.needed for package in map(_package, _server_needs()) if not package.met]
     if lacking:
         return f"{SERVER} {version} cannot serve: it needs {', '.join(lacking)}"
     if not any(device.startswith("cuda") for device in devices):
@@ -259,10 +252,6 @@ def _server(devices: tuple[str, ...]) -> str:
     return f"{SERVER} {version} is installed with everything it needs"
 
 
-def _needs_of(name: str) -> list[Requirement]:
-    requirements = map(Requirement, metadata.requires(name) or ())
-    return [
-        requirement
-        for requirement in requirements
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
+def _server_needs() -> list[Requirement]:
+    needs = map(Requirement, metadata.requires(SERVER) or ())
+    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]

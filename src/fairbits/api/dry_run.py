@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairbits.api.fit import (
-    Shortage,
+    ResourceShortage,
     Workload,
     advice,
     audit_workload,
@@ -64,7 +64,7 @@ class ResourceEstimate:
         return overall(self.stages)
 
     @property
-    def shortages(self) -> tuple[Shortage, ...]:
+    def shortages(self) -> tuple[ResourceShortage, ...]:
         """What does not fit."""
         return shortages(self.stages, self.capacity)
 

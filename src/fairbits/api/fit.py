@@ -119,7 +119,7 @@ def halves(number: int, *, least: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Shortage:
+class ResourceShortage:
     """A stage that needs more of something than is free, in bytes."""
 
     stage: str
@@ -148,7 +148,7 @@ def overall(stages: Sequence[Stage]) -> Held:
     )
 
 
-def shortages(stages: Sequence[Stage], capacity: Capacity) -> tuple[Shortage, ...]:
+def shortages(stages: Sequence[Stage], capacity: Capacity) -> tuple[ResourceShortage, ...]:
     """Returns what does not fit, the largest need of each kind."""
     held, gpu = overall(stages), max(stages, key=lambda stage: stage.held.gpu)
     ram = max(stages, key=lambda stage: stage.held.ram)
@@ -159,7 +159,7 @@ def shortages(stages: Sequence[Stage], capacity: Capacity) -> tuple[Shortage, ..
         ("the job", "disk space for what it writes", disk, capacity.disk),
         ("the job", "disk space for temporary files (TMPDIR)", held.scratch, capacity.scratch),
     )
-    found = (Shortage(*need[:3], need[3]) for need in needs if need[3] is not None and need[2] > need[3])
+    found = (ResourceShortage(*need[:3], need[3]) for need in needs if need[3] is not None and need[2] > need[3])
     return tuple(shortage for shortage in found if not (capacity.shared and shortage.what.endswith("(TMPDIR)")))
 
 
@@ -174,7 +174,7 @@ def existing_directory(path: str | Path | None) -> Path:
     return next(place for place in (wanted, *wanted.parents) if place.is_dir())
 
 
-def advice(shortage: Shortage, workload: Workload[Any], capacity: Capacity) -> str:
+def advice(shortage: ResourceShortage, workload: Workload[Any], capacity: Capacity) -> str:
     """Returns what to lower: the mildest change of each kind that fits; otherwise what the job needs at least."""
     fitting: list[str] = []
     least = shortage.needed
@@ -241,10 +241,10 @@ def _what_fits(workload: Workload[Any], device: str, wanted: float) -> str:
             used = torch.cuda.memory_allocated(device)
             limit = used + (capacity.gpu or 0)
             needed = max(used + wanted, limit, 1)
-            shortage = Shortage("the job", "GPU memory", needed, 0)
+            shortage = ResourceShortage("the job", "GPU memory", needed, 0)
             capacity = replace(capacity, gpu=round(limit * min(held.gpu / needed, 1)))
         else:
-            shortage = Shortage("the job", "RAM", held.ram, 0)
+            shortage = ResourceShortage("the job", "RAM", held.ram, 0)
             capacity = replace(capacity, ram=round(CERTAIN * min(capacity.ram or 0, round(held.ram))))
         return f"by estimate {advice(shortage, workload, capacity)}"
     except (InputError, MemoryError):  # the advice must not hide the error itself

@@ -45,7 +45,7 @@ OPERATIONS = {False: 4e9, True: 2e13}
 """Operations of a sample in one block, by whether the device is a GPU: a fraction of a second."""
 LEAST_POSITIONS, MOST_POSITIONS = 256, 16384
 PATIENCE = 60.0
-"""Seconds of a first block above which one block is enough: a slow start, such as compiling, then hardly counts."""
+"""Seconds after which one block is enough: whatever is slow at the start, such as compiling, then counts little."""
 MEASURED_VOCABULARY = 2**15
 """Logits of a position that are measured, at most: more take as much longer."""
 CHUNK, WRITTEN = 4 * MIB, 64 * MIB
@@ -103,7 +103,9 @@ class Clock:
         spent = 0.0
         with lockstep(loader.model.model, [block.module for block in loader.blocks], sample) as walk:
             for index in loader.loaded(range(count)):
-                calls.append([(each.batch, each.recorded(loader.model.model), each.states) for each in walk.paused()])
+                calls.append(
+                    [(paused.batch, paused.recorded(loader.model.model), paused.states) for paused in walk.paused()]
+                )
                 begin = self._now()
                 walk.advance(lambda _batch: None)
                 spent += self._now() - begin if index or count == 1 else 0.0

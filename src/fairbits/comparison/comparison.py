@@ -151,7 +151,7 @@ STATISTICS: Mapping[str, Callable[[LanguageFrame], Estimate]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class PolicyEntry:
     """One policy at one width; the other fields have one entry per seed.
 
     `frames` holds the damage in the unit of the comparison, `scores` all measurements, `seconds` the time of rounding.
@@ -197,7 +197,7 @@ class Entry:
         notes = (f"{layer.name}: {note}" for plan in self.plans for layer in plan.results for note in layer.notes)
         return tuple(dict.fromkeys(notes))
 
-    def minus(self, base: "Entry") -> "PolicyContrast":
+    def minus(self, base: "PolicyEntry") -> "PolicyContrast":
         """Returns how an entry differs from another on the same documents; `p_holm` is not corrected yet."""
         paired = self.frame.minus(base.frame)
         p = paired.mean_p()
@@ -292,7 +292,7 @@ class Comparison(Shown):
     fingerprint: str
     settings: Mapping[str, Any]
     measure: str
-    entries: tuple[Entry, ...]
+    entries: tuple[PolicyEntry, ...]
     baseline: str
     notes: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairbits.api.compare import compare
 from fairbits.api.make_plan import plan
-from fairbits.comparison.comparison import Comparison, Entry
+from fairbits.comparison.comparison import Comparison, PolicyEntry
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
@@ -33,7 +33,7 @@ APART = Corpus("weather", *[dict.fromkeys(CODES, SENTENCES)] * 2, parallel=False
 SMALL = {"tokens": 64, "evaluation_tokens": 256, "sequence": 64}
 
 
-def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 1000, seeds: int = 1) -> Entry:
+def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 1000, seeds: int = 1) -> PolicyEntry:
     """Damages of 40 documents per language around the given means; every seed adds a tenth of the first damage."""
     rng = np.random.default_rng(0)
     lang, document = np.repeat(CODES, 40), np.tile(np.arange(40), 2)
@@ -46,10 +46,10 @@ def entry(policy: str, damage: tuple[float, ...], *, bits: int = 4, size: int = 
     notes, results = (f"{policy[:3]} is dangerous",), (outcome,) * (policy == "gptq")
     layers = (LayerPlan("layer", 0, "q", Scheme(bits)),)
     made = Plan(policy, {}, "./model", "0" * 64, "llama", layers, size, notes=notes, results=results)
-    return Entry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
+    return PolicyEntry(policy, bits, (made,) * seeds, frames, (1.0,) * seeds)
 
 
-def comparison(*entries: Entry, measure: str = "divergence") -> Comparison:
+def comparison(*entries: PolicyEntry, measure: str = "divergence") -> Comparison:
     settings = {"group": 128, "text": "udhr"}
     return Comparison("./model", "0" * 64, settings, measure, entries, entries[0].policy, ("a note",))
 

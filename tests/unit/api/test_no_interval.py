@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from fairbits.api.run import FinishedRun
 from fairbits.api.sweep import Sweep
 from fairbits.cli.run_command import next_steps, run_tables
-from fairbits.comparison.comparison import COMPARE, Comparison, Entry
+from fairbits.comparison.comparison import COMPARE, Comparison, PolicyEntry
 from fairbits.core.table import plain, render_tables
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import gate, junit
@@ -150,10 +150,10 @@ def test_a_gate_against_a_baseline() -> None:
     assert gate(own, against=other).improved == ("eng_Latn", "heb_Hebr")
 
 
-def entry(policy: str, *scores: Scores) -> Entry:
+def entry(policy: str, *scores: Scores) -> PolicyEntry:
     made = Plan(policy, {}, "./model", "0" * 64, "llama", (), 1000)
     frames = tuple(each.frame() for each in scores)
-    return Entry(policy, 4, (made,) * len(scores), frames, (1.0,) * len(scores))
+    return PolicyEntry(policy, 4, (made,) * len(scores), frames, (1.0,) * len(scores))
 
 
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 30, "yor_Latn": 2}, {"eng_Latn": 2, "yor_Latn": 1}])

@@ -216,14 +216,8 @@ def prepare_run(
         compared = usual_baselines(chosen, corpus, enough_english=text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
-    kept: list[int] = []
-    notes = [PER_TENSOR] if group == "tensor" else []
-    for width in reversed(more_bits):
-        try:
-            check_variants(checkpoint, corpus, [chosen], widths=[width], common=common)
-            kept.insert(0, width)
-        except InputError as problem:
-            notes.insert(0, f"not measured: {problem}")
+    kept, notes = _possible_bits(checkpoint, corpus, chosen, more_bits, common)
+    notes += [PER_TENSOR] if group == "tensor" else []
     settings = RunSettings(
         checkpoint=checkpoint,
         corpus=corpus,
@@ -241,6 +235,20 @@ def prepare_run(
         tokenize_corpus(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
     _check_out(out, settings)
     return settings
+
+
+def _possible_bits(
+    checkpoint: Checkpoint, corpus: Corpus, policy: Variant, widths: Iterable[int], common: dict[str, Any]
+) -> tuple[list[int], list[str]]:
+    """Returns the bit widths that a policy can have, and a note on each of the others."""
+    kept, notes = list[int](), list[str]()
+    for bits in widths:
+        try:
+            check_variants(checkpoint, corpus, [policy], widths=[bits], common=common)
+            kept.append(bits)
+        except InputError as problem:
+            notes.append(f"not measured: {problem}")
+    return kept, notes
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
