@@ -143,7 +143,7 @@ have text in it ([rules](text.md#names-of-languages)). A code, an English name o
 
     >>> from fairbits.text.language_codes import resolve_language
     >>> resolve_language("ara")
-    Resolution(given='ara', language=Language(code='arb_Arab', …), because='macrolanguage Arabic: its standard form')
+    Resolution(name='ara', language=Language(code='arb_Arab', …), because='macrolanguage Arabic: its standard form')
 
 Families are the top-level ones of Glottolog. Creoles go with the language most of their words come from; a language
 without relatives is its own family.
