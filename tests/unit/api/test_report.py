@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fairbits.reports.content import content
 
 import fairbits
 from fairbits.api.report import methods_of, report, sources_of_run
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
+from fairbits.reports.content import content
 
 
 def copied(run: Path, to: Path) -> Path:
