@@ -141,9 +141,9 @@ whose declaration is embedded. {declared} have the Universal Declaration of Huma
 sections; {detectable} can be detected. Any other language can be named too, by its tag or a name of your own, where you
 have text in it ([rules](guides/text.md#names-of-languages)). A code, an English name or an autonym names a language:
 
-    >>> from fairbits.text import resolve
-    >>> resolve("ara")
-    Resolution(given='ara', language=Language(code='arb_Arab', …), because='macrolanguage Arabic: its standard form')
+    >>> from fairbits.text.language_codes import resolve_language
+    >>> resolve_language("ara")
+    Resolution(name='ara', language=Language(code='arb_Arab', …), because='macrolanguage Arabic: its standard form')
 
 Families are the top-level ones of Glottolog. Creoles go with the language most of their words come from; a language
 without relatives is its own family.
