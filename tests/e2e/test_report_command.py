@@ -127,7 +127,7 @@ HTML = "<script>alert(1)</script>"
         ("audit.json", ("schema",), "fairbits.sweep/1"),
         ("sweep.json", ("damage", "heb_Hebr", "3", "low"), HTML),
         ("sweep.json", ("threshold",), "0.01"),
-        ("model/plan.json", ("treatments", 0, "bits"), HTML),
+        ("model/plan.json", ("layers", 0, "bits"), HTML),
         ("run.json", ("baselines", 0, "scores"), HTML),
         ("scores.json", ("documents", "kl", 0), HTML),
         ("scores.json", ("percentiles", "heb_Hebr", "kl_p99"), HTML),

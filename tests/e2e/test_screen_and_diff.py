@@ -67,7 +67,7 @@ def test_diff_shows_blocks_side_by_side(command) -> None:
     code, printed, errors = command("diff", TINY, OUTLIERS)
     assert (code, errors) == (0, "")
     assert fits(printed)
-    assert re.search(r"^b  max κ 12[3-6]\.\d\d in block 3 of 12$", printed, flags=re.MULTILINE)
+    assert re.search(r"^ *b  max κ 12[3-6]\.\d\d in block 3 of 12$", printed, flags=re.MULTILINE)
 
 
 def test_diff_as_json(command) -> None:

@@ -13,10 +13,9 @@ from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.writer import check_target
 from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import language_from_code
-from fairbits.text.mix import Mix, build_mix, parse_weights
+from fairbits.text.mix import Mix, build_mix, check_mix_path, parse_weights
 from fairbits.text.reading import open_corpus
 
 
@@ -78,7 +77,7 @@ def mix(
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
       fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
-    check_target(out_file)  # before anything that takes time
+    check_mix_path(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):
         flag, missing = ("--cover", "--audit AUDIT.json") if audit is None else ("--audit", "--cover N")
         raise InputError(f"{flag} is given without {missing}; give both, or neither: fairbits audit writes an audit")

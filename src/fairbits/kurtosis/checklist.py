@@ -76,6 +76,12 @@ class OutlierBlocks:
     blocks: tuple[int, ...] | None
     remark: str
 
+    def __str__(self) -> str:
+        """Returns the blocks and the threshold."""
+        if self.blocks is None or self.threshold is None:
+            return "unknown (too few blocks)"
+        return f"{', '.join(map(str, self.blocks)) or 'none'} (κ > {self.threshold:.3g})"
+
     def as_data(self) -> dict[str, Any]:
         """Returns the fields for JSON."""
         return asdict(self)

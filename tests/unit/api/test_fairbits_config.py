@@ -59,7 +59,7 @@ def test_a_plan_and_a_tokenizer_may_be_given(reading_model: Callable[[str], Chec
 def test_bad_settings_are_refused_before_anything_is_loaded(
     reading_model: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="gptq takes no widths"):
+    with pytest.raises(InputError, match="gptq does not take widths"):
         fb.FairbitsConfig(bits=4, widths=3)
     with pytest.raises(InputError, match="give one of them"):
         fb.FairbitsConfig(bits=4, plan="plan.json")

@@ -66,7 +66,7 @@ def test_clips_that_do_not_fit_are_left_out(whisper: Path, tmp_path: Path) -> No
     ("change", "message"),
     [
         (None, "has neither preprocessor_config.json nor processor_config.json with a feature_extractor"),
-        ({"feature_size": 80}, "makes 80 x 100 features of a clip, and the model reads 8 x 100"),
+        ({"feature_size": 80}, "makes 80 x 100 features of a clip, and by its config.json the model reads 8 x 100"),
         ({"chunk_length": 30}, "makes 8 x 300 features"),
         ({"n_fft": 10**9}, "has n_fft 1000000000; it must be a whole number from 16 to 16,384"),
         ({"hop_length": 0}, "has hop_length 0"),
@@ -100,7 +100,7 @@ def test_the_command_line_says_what_is_wrong(whisper: Path, speech: Path, tmp_pa
         clip.write_bytes(clip.read_bytes()[:1000])
     code, _, said = command("audit", whisper, "--text", bad, "--tokens", "96", "--group", str(GROUP))
     assert code == 2
-    assert "is damaged, or no WAV file of plain samples" in " ".join(said.split())
+    assert "is damaged, or not a WAV file of plain samples" in " ".join(said.split())
 
 
 def test_the_command_line_audits_and_shows_it(whisper: Path, speech: Path, command) -> None:

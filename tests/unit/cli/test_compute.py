@@ -88,7 +88,7 @@ COMMANDS = {
     "overlay": ("fairbits.cli.overlay_command.run_overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
     "plan": ("fairbits.cli.policy_options.run_plan", ["embedded:tiny"]),
     "quantize": ("fairbits.cli.quantize_command.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
-    "research": ("fairbits_research.experiments.experiment_tasks.Laboratory", ["bounds"]),
+    "research": ("fairbits_research.experiments.all_experiments.Laboratory", ["bounds"]),
     "run": ("fairbits.cli.run_command.run_many", ["--out", "no-such-directory"]),
     "serve": ("fairbits.cli.serve_command.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
     "sweep": ("fairbits.cli.sweep_command.run_sweep", ["embedded:tiny"]),

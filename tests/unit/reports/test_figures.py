@@ -61,8 +61,7 @@ def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> N
 def test_languages_that_the_audit_does_not_trust_are_not_ranked(sources) -> None:
     first = sources.after.languages[0]
     own = sources.audit.languages[first]
-    lower = replace(own.redundancy.predictive_entropy, value=own.redundancy.loss.value / 2)
-    changed = replace(own, redundancy=replace(own.redundancy, predictive_entropy=lower))
+    changed = replace(own, trusted=False)
     audit = replace(sources.audit, languages={**sources.audit.languages, first: changed})
     found = content(replace(sources, audit=audit))
     part = found["prediction"]

@@ -124,7 +124,7 @@ def test_a_killed_run_is_completed_to_the_same_bits(whole, model, tmp_path, smal
 
 
 def test_a_run_that_was_killed_while_it_wrote_its_first_file_begins_anew(model, tmp_path, small) -> None:
-    left = tmp_path / f".{'0' * 32}.part"
+    left = tmp_path / f".{'0' * 12}.{'0' * 8}-1-1-1.part"
     left.write_bytes(b"{")
 
     def stop(*_: object) -> None:
@@ -211,7 +211,7 @@ def test_a_sweep_of_something_else_is_made_again(whole, model, tmp_path, changes
 
 def test_one_run_at_a_time(whole, model, tmp_path, small) -> None:
     out = copied(whole, tmp_path)
-    left = out / "baselines" / f".{'0' * 32}.part"
+    left = out / "baselines" / f".{'0' * 12}.{'0' * 8}-1-1-1.part"
     left.write_bytes(b"{")
     with (out / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as another process does

@@ -144,7 +144,7 @@ def test_experts_without_names_of_their_own_stay_together(family: str, tmp_path:
     plan = fb.plan(found, policy="rtn", bits=4, group=16)
     (note,) = [note for note in plan.notes if "expert tensors" in note]
     assert note.startswith("4 expert tensors are not quantized")
-    assert f"{cls.__name__} has no names for single experts" in note
+    assert f"{cls.__name__} in transformers has no names for single experts" in note
     fb.quantize(found, plan, out=tmp_path / "packed")
     packed = Checkpoint(tmp_path / "packed")
     ignored = [

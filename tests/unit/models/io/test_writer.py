@@ -87,7 +87,7 @@ def test_round_trip_in_other_types(
 
 
 @pytest.mark.parametrize("family", ["bloom", "gemma3", "opt", "llama", "gpt_neox"])
-@pytest.mark.parametrize("group", [None, 32])
+@pytest.mark.parametrize("group", ["channel", 32])
 def test_embedding_in_8_bits_with_a_tied_head_and_without(
     make: Make, tmp_path: Path, family: str, group: int | None, inside: Any, write: Any
 ) -> None:

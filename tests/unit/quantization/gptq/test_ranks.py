@@ -1,5 +1,6 @@
 """Several ranks round one model to the codes of a single one; here they are threads, of which one runs at a time."""
 
+import io
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from fairbits.models.device import resolve_device
 from fairbits.quantization.gptq import block_rounding, engine
 from fairbits.quantization.gptq.block_rounding import RoundedBlock
 from fairbits.quantization.gptq.engine import round_model
-from fairbits.quantization.gptq.ranks import Ranks, _pack, _unpack
+from fairbits.quantization.gptq.ranks import Ranks, _Packer, _Unpacker
 from fairbits.quantization.plan import Plan
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
@@ -38,6 +39,17 @@ class Baton:
             self.changed.notify_all()
 
 
+def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
+    packer = _Packer(file := io.BytesIO())
+    packer.dump(value)
+    return file.getvalue(), packer.tensors
+
+
+def unpacked(content: bytes) -> tuple[Any, list[torch.Tensor]]:
+    unpacker = _Unpacker(io.BytesIO(content), "cpu")
+    return unpacker.load(), unpacker.tensors
+
+
 class ThreadRanks(Ranks):
     """A rank whose values reach the others as they do between processes, by their bytes."""
 
@@ -47,12 +59,12 @@ class ThreadRanks(Ranks):
 
     def each(self, value: Any) -> Iterator[Any]:
         own, self.exchanges = self.exchanges, self.exchanges + 1
-        self.baton.values[own, self.rank] = _pack(value)
+        self.baton.values[own, self.rank] = packed(value)
         self.baton.hand_on()
         self.baton.wait(self.rank)
         for rank in range(self.count):
             content, tensors = self.baton.values[own, rank]
-            found, buffers = _unpack(content, "cpu")
+            found, buffers = unpacked(content)
             for buffer, tensor in zip(buffers, tensors, strict=True):
                 buffer.copy_(tensor)
             yield found
@@ -168,8 +180,8 @@ def test_all_that_is_packed_arrives() -> None:
         "a": [torch.arange(6).reshape(2, 3).T, torch.tensor(1.5, dtype=torch.bfloat16)],
         "b": (torch.empty(0), "c"),
     }
-    content, tensors = _pack(value)
-    found, buffers = _unpack(content, "cpu")
+    content, tensors = packed(value)
+    found, buffers = unpacked(content)
     for buffer, tensor in zip(buffers, tensors, strict=True):
         buffer.copy_(tensor)
     assert found["a"][0].tolist() == [[0, 3], [1, 4], [2, 5]]

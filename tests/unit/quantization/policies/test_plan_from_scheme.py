@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import transformers as t
-from fairbits.models.io.formats import DEFAULT_FORMAT
 from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.compressed_tensors import check_storable
 from fairbits.quantization.evidence import Evidence
 
 
@@ -31,7 +31,7 @@ def test_norms_head_and_embedding_are_kept_by_default(llama: Evidence, make_plan
 def test_four_bits_are_for_the_head_alone(llama: Evidence, make_plan: Any) -> None:
     plan, wider = make_plan("rtn", llama, embeddings=4), make_plan("rtn", llama, embeddings=8)
     assert [(each.role, each.bits) for each in plan.quantized if each.block is None] == [("embedding", 8), ("head", 4)]
-    DEFAULT_FORMAT.check(llama.checkpoint, plan.schemes)
+    check_storable(llama.checkpoint, plan.schemes)
     head = llama.checkpoint.architecture.head
     assert head is not None
     assert wider.size_bytes - plan.size_bytes == math.prod(head.shape) // 2
@@ -49,7 +49,7 @@ def test_a_tied_head_is_the_embedding(reading_model: Callable[[str], Checkpoint]
     tied = Evidence(reading_model("gemma3"))
     plan = make_plan("rtn", tied, embeddings=8)
     assert [each.role for each in plan.quantized if each.block is None] == ["embedding"]
-    DEFAULT_FORMAT.check(tied.checkpoint, plan.schemes)
+    check_storable(tied.checkpoint, plan.schemes)
     with pytest.raises(InputError, match=r"head and embedding tied: the format needs at least 8 bits .* use 8"):
         make_plan("rtn", tied, embeddings=4)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers as t
-from fairbits.kurtosis.outlier_blocks import FOUNDING_THRESHOLD
 
 from fairbits.core.errors import InputError
+from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import policies
 from fairbits.quantization.evidence import Evidence, Sensitivity
@@ -28,7 +28,7 @@ def test_mixed_follows_kappa(llama: Evidence, make_plan: Any, block_bits: Any) -
 
 
 def test_mixed_has_the_threshold_of_the_research_notes() -> None:
-    assert policies.find_policy("mixed").options["tau"].default == f"{FOUNDING_THRESHOLD:g}"
+    assert policies.find_policy("mixed").options["tau"].default == f"{OUTLIER_KAPPA_THRESHOLD:g}"
 
 
 def test_gateway_takes_both_ends(llama: Evidence, make_plan: Any, block_bits: Any) -> None:

@@ -1,7 +1,6 @@
 """The search for a mix of languages: its steps, its halves of text, and that it keeps equal weights unless sure."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,5 +122,3 @@ def test_too_few_documents_are_refused_before_anything_is_quantized(llama: Check
     base = plan(llama, text=few, group=16, **SMALL)
     with pytest.raises(InputError, match="eng_Latn has 6 documents; half of them must be at least 5"):
         minimax_mix(llama, base, text=tokenize_corpus(llama, few, request=TextRequest(**SMALL)))
-    with pytest.raises(InputError, match="rounds is 0"):
-        minimax_mix(llama, replace(base), text=tokenize_corpus(llama, few, request=TextRequest(**SMALL)), rounds=0)

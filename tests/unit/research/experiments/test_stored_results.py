@@ -84,5 +84,5 @@ def test_the_page_on_what_was_measured_counts_them() -> None:
     against, for_it, open_ones = (
         answers.count(each) for each in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
     )
-    said = f"Of {len(answers)} experiments {against} do not support the prediction, {for_it} do, {open_ones} are"
-    assert f"{said} undecided" in (DOCS / "measured.md").read_text(encoding="utf-8")
+    said = f"of {len(answers)} experiments {against} do not support the prediction, {for_it} do, {open_ones} are"
+    assert f"{said} undecided" in (DOCS / "results.md").read_text(encoding="utf-8")
