@@ -122,7 +122,7 @@ def _audited(code: str, audit: AuditFile | None) -> dict[str, Any]:
     language = audit.languages[code]
     return {
         "predicted": interval(audit.predicted.nats_per_token[code]),
-        "trusted": not language.redundancy.foreign,
+        "trusted": language.trusted,
         "reference_loss": interval(language.bits_per_byte),
         "kappa_weighted": interval(language.kappa_weighted),
         "bytes_per_token": interval(language.tokenization.bytes_per_token),

@@ -61,7 +61,7 @@ def test_it_is_the_fisher_gradient_of_relative_changes(read):
         labelled = [i for i, label in enumerate(window.main.labels) if label >= 0]
         y = kept.pop()[0].detach()
         for at in labelled:  # after the last block a position acts on itself alone
-            jacobian = torch.autograd.functional.jacobian(lambda x: model.lm_head(model.model.norm(x)), y[at])
+            jacobian = torch.func.jacrev(lambda x: model.lm_head(model.model.norm(x)))(y[at])
             p = base[at].softmax(0)
             fisher = torch.diag(p) - p[:, None] * p
             sums[language] += y[at].square().sum() * (jacobian * (fisher @ jacobian)).sum(0)

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import file_sha256
 from fairbits.core.locks import LOCK
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.safetensors_files import file_sha256, in_memory, map_tensor, read_header, write_tensors
+from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, write_tensors
 from fairbits.serve.overlays.activations import ActivationTable
 from fairbits.serve.overlays.overlay_files import (
     BASE,
