@@ -10,9 +10,6 @@ def printable(text: str) -> str:
     r"""Returns the text on one line, with characters that must not reach a terminal as \uXXXX, which JSON can decode.
 
     Tensor names, configuration values and file names come from whoever made the model, and cannot be trusted.
-
-    >>> print(printable("weight\x1b[2J"))
-    weight\u001b[2J
     """
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

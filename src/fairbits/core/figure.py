@@ -25,11 +25,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Figure:
-    """Traces and layout as plotly reads them; the last value of a cell shows them.
-
-    >>> print(Figure("damage", ({"type": "bar", "x": [1], "y": ["heb"]},), {"height": 200}))
-    Figure('damage'): shown in a notebook; save("figure.html") writes it
-    """
+    """Traces and layout as plotly reads them; the last value of a cell shows them."""
 
     title: str
     data: tuple[Mapping[str, Any], ...]
@@ -139,11 +135,7 @@ def _length(side: float) -> float:
 
 
 def script_json(content: Any) -> str:
-    r"""Returns content as JSON that is safe within a script element.
-
-    >>> script_json({"model": "</script>"})
-    '{"model":"\\u003c/script\\u003e"}'
-    """
+    """Returns content as JSON that is safe within a script element."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(HIDDEN_IN_SCRIPT)
 

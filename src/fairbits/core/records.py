@@ -147,11 +147,6 @@ def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
     """Returns JSON data as an object of the type `kind`, mostly a dataclass.
 
     The error names the key that is wrong, and `source`, if given.
-
-    >>> check_record(tuple[int, ...], [1, "2"])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: 1 is '2'; it must be a valid integer
     """
     try:
         # from JSON text, as only this makes tuples of lists without any other conversion
@@ -163,11 +158,7 @@ def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:
-    r"""Returns the content of a JSON file, without characters that would steer a terminal.
-
-    >>> to_json({"name": "\x9b2J"})
-    b'{\n "name": "\\u009b2J"\n}\n'
-    """
+    """Returns the content of a JSON file, without characters that would steer a terminal."""
     return as_lines(json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
 
 

@@ -76,14 +76,7 @@ class Table:
         return grid
 
     def text(self) -> str:
-        """Returns the table as plain text.
-
-        >>> print(Table("damage", ("language", "value"), (("heb", "0.09"), ("deu", "0.03"))).text())
-        damage
-        language  value
-        heb        0.09
-        deu        0.03
-        """
+        """Returns the table as plain text."""
         shown = self.rows if len(self.rows) <= ROWS else self.rows[: ROWS - 2]
         lines = [tuple(map(plain, row)) for row in shown]
         if self.headers:
@@ -112,17 +105,7 @@ class Table:
         return f"<div>{title}{above}{body}{below}</div>"
 
     def markdown(self) -> str:
-        """Returns the table for a Markdown page: the title in bold, a pipe table with all rows, a paragraph per line.
-
-        >>> print(Table("damage", ("language", "value"), (("heb", "0.09"),), ("95 % intervals",)).markdown())
-        **damage**
-        <BLANKLINE>
-        | language | value |
-        |:--|--:|
-        | heb | 0.09 |
-        <BLANKLINE>
-        95 % intervals
-        """
+        """Returns the table for a Markdown page: a bold title, a pipe table with all rows, a paragraph per line."""
         parts = [f"**{escape_markdown(plain(self.title).strip())}**"] if self.title else []
         parts += [escape_markdown(plain(line)) for line in self.above]
         if self.rows:
@@ -183,11 +166,7 @@ def rich_text(cell: Cell, *, style: str = "") -> Text:
 
 
 def plain(cell: Cell) -> str:
-    """Returns a cell without styles.
-
-    >>> plain(["0.09 ", ("(0.08–0.10)", "dim")])
-    '0.09 (0.08–0.10)'
-    """
+    """Returns a cell without styles."""
     if isinstance(cell, str):
         return printable(cell)
     return printable("".join(part if isinstance(part, str) else part[0] for part in cell))
@@ -199,11 +178,7 @@ def dim(text: str) -> Cell:
 
 
 def bar(value: float, top: float) -> Cell:
-    """Returns a bar whose length is proportional to the value: BAR_LENGTH characters at `top`, none for 0 or less.
-
-    >>> plain(bar(1.5, 3.0))
-    '████    '
-    """
+    """Returns a bar whose length is proportional to the value: BAR_LENGTH characters at `top`, none for 0 or less."""
     eighths = round(8 * BAR_LENGTH * max(value / top, 0.0)) if top > 0 else 0
     return [((EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip().ljust(BAR_LENGTH), "red")]
 
@@ -226,10 +201,6 @@ class NumberFormat:
 
     The largest number, `top`, has about `digits` digits, and limits of intervals one fewer. `prefix` belongs before the
     name of the unit: numbers below 0.01 are written in thousandths or millionths, unless a `factor` is set.
-
-    >>> short = NumberFormat(0.0004)
-    >>> short.prefix, short(0.0004), NumberFormat(12.5)(0.0123)
-    ('10⁻³ ', '0.4000', '0.01')
     """
 
     def __init__(
@@ -261,11 +232,7 @@ def _decimals(top: float, digits: int) -> int:
 
 
 def short_unit(top: float) -> tuple[float, str]:
-    """Returns a factor that makes numbers up to `top` short, and the prefix of their unit.
-
-    >>> short_unit(0.0004)
-    (1000.0, '10⁻³ ')
-    """
+    """Returns a factor that makes numbers up to `top` short, and the prefix of their unit."""
     for factor, prefix in ((1.0, ""), (1e3, "10⁻³ "), (1e6, "10⁻⁶ ")):
         if top * factor >= 0.01:
             return factor, prefix
@@ -283,11 +250,7 @@ def span(low: str, high: str) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number with four decimals, or three significant digits if it is smaller; "–" if there is none.
-
-    >>> number(0.01234), number(0.00001234), number(float("nan"))
-    ('0.0123', '1.23e-05', '–')
-    """
+    """Returns a number with four decimals, or three significant digits if it is smaller; "–" if there is none."""
     if value != value:
         return "–"
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"

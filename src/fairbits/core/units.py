@@ -36,11 +36,7 @@ def bits_per_byte(nats: T, size_bytes: T) -> T:
 
 
 def megabytes(size_bytes: float, *, decimals: int = 1) -> str:
-    """Returns a size in megabytes; a small one has two significant digits.
-
-    >>> megabytes(1_234_567), megabytes(1_234_567, decimals=2), megabytes(12_345)
-    ('1.2 MB', '1.23 MB', '0.012 MB')
-    """
+    """Returns a size in megabytes; a small one has two significant digits."""
     size = size_bytes / MB
     return f"{size:,.{decimals}f} MB" if size >= 10**-decimals else f"{size:.2g} MB"
 
@@ -51,11 +47,7 @@ def gigabytes(size_bytes: float) -> str:
 
 
 def readable_size(size_bytes: float) -> str:
-    """Returns a size in the largest unit of which it has at least one.
-
-    >>> readable_size(13337344), readable_size(9e11), readable_size(512)
-    ('13.3 MB', '900 GB', '512 bytes')
-    """
+    """Returns a size in the largest unit of which it has at least one."""
     for unit, least in (("GB", GB), ("MB", MB), ("kB", KB)):
         if size_bytes >= least:
             count = size_bytes / least

@@ -50,11 +50,7 @@ def open_to_read(target: str | Path, *, trust_remote_code: bool = False, revisio
 
 
 def split_revision(target: str | Path) -> tuple[str | Path, str | None]:
-    """Returns a target and its revision, if it reads ID@REVISION.
-
-    >>> split_revision("facebook/xglm-564M@refs/pr/7")
-    ('facebook/xglm-564M', 'refs/pr/7')
-    """
+    """Returns a target and its revision, if it reads ID@REVISION."""
     name, at, revision = str(target).partition("@")
     return (name, revision) if at and revision and not os.path.exists(target) and is_hub_id(name) else (target, None)
 

@@ -115,10 +115,6 @@ def tensor_moments(tensor: torch.Tensor, by_value: Counts | None = None, *, name
 
     A 16-bit weight has only 65,536 possible values, so everything follows from how often each occurs: `by_value` are
     these counts, if they are known. NaN and infinities are refused with an error that calls the tensor `name`.
-
-    >>> moments = tensor_moments(torch.tensor([1.0, 2.0, 4.0, 9.0]))
-    >>> moments.n, moments.mean, round(moments.skewness, 4)
-    (4, 4.0, 0.7684)
     """
     flat = tensor.detach().reshape(-1)
     if flat.dtype.itemsize == 2:
@@ -151,11 +147,7 @@ def merge_moments(parts: Sequence[WeightMoments], counts: Mapping[torch.dtype, C
 
 
 def count_by_value(tensor: torch.Tensor) -> Counts:
-    """Returns how many weights have each pattern of leading bits, counted on their device.
-
-    >>> int(count_by_value(torch.tensor([0.0, 0.0, -0.0]).half()).max())
-    2
-    """
+    """Returns how many weights have each pattern of leading bits, counted on their device."""
     integer, dropped = FORMATS[tensor.dtype]
     keys = 1 << (8 * integer.itemsize - dropped)
     counts = torch.zeros(keys, dtype=torch.int64, device=tensor.device)

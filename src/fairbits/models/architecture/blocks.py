@@ -254,11 +254,7 @@ def stream_size(calls: Mapping[str, list[TracedCall]], block: str) -> int:
 
 
 def prefixes(path: str) -> list[str]:
-    """Returns the paths of all modules around a module, and its own.
-
-    >>> prefixes("model.layers.0")
-    ['model', 'model.layers', 'model.layers.0']
-    """
+    """Returns the paths of all modules around a module, and its own."""
     return list(accumulate(path.split("."), "{}.{}".format))
 
 

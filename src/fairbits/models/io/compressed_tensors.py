@@ -72,12 +72,7 @@ def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
-    """Returns the tensors of a file that hold the linear layer `name`, X.weight.
-
-    >>> codes = Codes(torch.tensor([[1, -2]], dtype=torch.int8), torch.tensor([[0.5]]), bits=4)
-    >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
-    {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
-    """
+    """Returns the tensors of a file that hold the linear layer `name`, X.weight."""
     room = GPU_PACKED_WEIGHTS if codes.codes.is_cuda else PACKED_WEIGHTS
     rows = torch.split(codes.codes, max(1, room // max(1, codes.codes.shape[1])))
     packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
@@ -90,9 +85,6 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
 
     `pack_to_int32` in compressed-tensors makes the same words, adding up the bits of each word by a scatter. Here
     32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
-
-    >>> pack_codes(torch.tensor([[1, -2]], dtype=torch.int8), 4).tolist()
-    [[105]]
     """
     out, columns = codes.shape
     whole = -(-columns // WORD_BITS) * WORD_BITS
@@ -349,9 +341,6 @@ def _pattern_inside(module: str) -> str:
     """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
 
     It begins at the number of the block, as vLLM has other prefixes for models that also read images.
-
-    >>> _pattern_inside("model.layers.0.mlp.experts")
-    're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
     """
     number = re.search(r"\.\d+\.", module)
     return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"

@@ -56,11 +56,7 @@ def check_gguf(what: str) -> None:
 
 
 def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, str]:
-    """Returns llama.cpp's name of each tensor; a tensor that its map does not know is left out.
-
-    >>> gguf_names("llama", ["model.layers.0.self_attn.q_proj.weight"], blocks=1)
-    {'model.layers.0.self_attn.q_proj.weight': 'blk.0.attn_q.weight'}
-    """
+    """Returns llama.cpp's name of each tensor; a tensor that its map does not know is left out."""
     if family not in ARCHITECTURES:
         raise InputError(
             f"the model is of the family {family!r:.40}; the names of its tensors in llama.cpp are known for "

@@ -95,11 +95,7 @@ class BlockNote:
 
 
 def draft_directory(directory: str | Path) -> Path:
-    """Returns where the checkpoint `directory` is drafted, next to it.
-
-    >>> draft_directory("models/tiny-w4").name
-    '.tiny-w4.partial'
-    """
+    """Returns where the checkpoint `directory` is drafted, next to it."""
     target = Path(os.path.abspath(directory))
     if not target.name:
         raise InputError(f"{target} is the root of all files; give a new directory in it")

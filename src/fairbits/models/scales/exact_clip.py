@@ -46,9 +46,6 @@ def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None,
     """Returns the exact scale of every group as (out, groups) in float64; blocks are (out, groups, weights).
 
     `importance` is h ≥ 0 of every input, (groups · weights,). `signed` lets scales of the twos grid be negative.
-
-    >>> clip_groups(torch.tensor([[[0.7, -0.35, 0.1]]]), Grid(4)).tolist()
-    [[0.1...]]
     """
     _, columns, size = blocks.shape
     if not blocks.is_cuda or size > LONG or triton_search() is None:
@@ -75,9 +72,6 @@ def clip_blocks(
 
     A block is `group` neighbouring weights of a row, or the whole row. `importance` is h ≥ 0, per input (in,) or per
     weight (out, in). `signed` lets the step of the twos grid be negative where that is better.
-
-    >>> clip_blocks([[0.5, 1.0, -0.25, 0.75]], Grid(4)).error.tolist()
-    [[0.0]]
     """
     blocks, shape = _as_blocks(W, group)
     h = None if importance is None else nonnegative_array("importance", importance).reshape(-1, blocks.shape[1])
@@ -100,10 +94,6 @@ def minimax_blocks(
     `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to
     mean 1, so that languages with large activations do not dominate; `"regret"` takes max_λ f_λ / f_λ*, with f_λ* the
     block's optimum for that language alone.
-
-    >>> importance = [[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]]
-    >>> minimax_blocks([[0.9, -0.31, 0.2, 0.05]], Grid(2), importance=importance).round(3).tolist()
-    [[0.9]]
     """
     blocks, (out, columns) = _as_blocks(W, group)
     H = nonnegative_array("importance", importance, ndim=2)

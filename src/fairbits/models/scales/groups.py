@@ -53,12 +53,7 @@ def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Sc
 
 
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
-    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
-
-    >>> rounded = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
-    >>> rounded.codes.tolist(), rounded.dequantized.tolist()
-    ([[2, -1]], [[1.0, -0.5]])
-    """
+    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type."""
     codes = nearest_codes(W, scales, grid=grid)
     return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)
 
@@ -110,11 +105,7 @@ def dequantize_in_float32(codes: Codes) -> Tensor:
 
 
 def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
-    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are the scheme's, if they are known.
-
-    >>> rounding_error(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
-    [[0.0, -0.40..., -0.39...]]
-    """
+    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are the scheme's, if they are known."""
     if scales is None:
         scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
     wide = W.float()
@@ -157,10 +148,6 @@ def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor
 
     They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no scale of the same sign helps, for example because all codes of
     a group are 0, the scale is kept.
-
-    >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
-    >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
-    tensor([[0.5000]])
     """
     blocks = split_like(W, scales)
     size, fitted = blocks.shape[2], []

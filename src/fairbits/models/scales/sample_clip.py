@@ -31,9 +31,6 @@ def clip_sample(
     """Returns the step that minimises Σ h_j (w_j − Q(w_j))² over a whole sample, certified.
 
     `signed` also tries negative steps on the twos grid.
-
-    >>> clip_sample([0.5, 1.0], Grid(3)).value
-    0.0
     """
     x, h, units = _sample(w, None if importance is None else np.asarray(importance)[None])
     if not x.any():
@@ -50,9 +47,6 @@ def minimax_sample(w: ArrayLike, grid: Grid, *, importance: ArrayLike, relative:
     """Returns the step of a sample with the lowest max_λ Σ_j h_j(λ)(w_j − Q(w_j))²; `importance` is (languages, size).
 
     With `relative`, each language's error is divided by its own optimum. For many blocks at once use `minimax_blocks`.
-
-    >>> minimax_sample([0.9, -0.3], Grid(2), importance=[[1.0, 0.1], [0.1, 1.0]]).multipliers
-    (0.0, 1.0)
     """
     x, h, units = _sample(w, np.asarray(importance))
     if h is None or not x.any():
