@@ -15,8 +15,7 @@ PLOTLY = "assets/plotly/plotly-cartesian.min.js"
 COLOURS = ("#3b5bdb", "#e8590c", "#2b8a3e", "#9c36b5", "#0b7285", "#c2255c")
 HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """Characters that could end a script element, or be read as markup or a line break within it."""
-ROW, FRAME = 22, 130
-"""Pixels of a row, and of everything around the rows."""
+ROW, FRAME = 22, 130  # pixels of a row, and of everything around the rows
 PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>html,body{{margin:0;background:#fff}}</style><div id="plot"></div>
 <script>{plotly}</script>
@@ -48,13 +47,11 @@ class Figure:
         write_files({check_writable(path, example="figure.html"): self.html().encode()})
 
     def _repr_html_(self) -> str:
-        """Returns a frame with the page, apart from the styles and scripts of the notebook."""
         height = int(self.layout.get("height", 400)) + 10
         style = f"width:100%;height:{height}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(self.html())}"></iframe>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """Returns the figure for a notebook: as a page, and for those that draw plotly's form themselves."""
         return {
             "text/plain": repr(self),
             "text/html": self._repr_html_(),
@@ -130,7 +127,6 @@ def _layout(title: str, axis: str, rows: Mapping[str, Any], count: int, *, legen
 
 
 def _length(side: float) -> float:
-    """Returns the length of one side of an interval; 0 if there is no interval."""
     return side if 0 <= side < float("inf") else 0.0
 
 

@@ -82,7 +82,6 @@ def _take(file: Path) -> BaseFileLock:
 
 
 def _holder(file: Path) -> str:
-    """Returns who holds a lock, in brackets; nothing if its file does not say."""
     with suppress(OSError, ValueError), file.open(encoding="utf-8") as opened:
         if (match := HOLDER.fullmatch(opened.read(400))) is not None:
             return f" (process {match[1]} on {match[2]})"

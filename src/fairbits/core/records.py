@@ -32,8 +32,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 """The escape of half of a surrogate pair; where there are two, they may be a character."""
-LONGEST_NUMBER = 400
-"""Characters of a number; no float needs as many."""
+LONGEST_NUMBER = 400  # characters of a number; no float needs as many
 REMEDY = "it must be a JSON file: repair it or fetch it again"
 
 
@@ -175,7 +174,6 @@ def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
 
 
 def _reason(problems: list[ErrorDetails], data: Any) -> str:
-    """Returns what is wrong first: where, what is there and what must hold; all choices, where a type has several."""
     first = problems[0]
     if first["type"] == "json_invalid":  # the only text that Python writes and pydantic cannot read
         return "the content holds half of a surrogate pair, which is not text"
@@ -224,8 +222,7 @@ def _finite(text: str) -> int | float:
     return int(text) if text.lstrip("-").isdecimal() else float(text)
 
 
-MOST = 2**63 - 1
-"""The largest whole number: what NumPy and torch can hold."""
+MOST = 2**63 - 1  # the largest whole number: what NumPy and torch can hold
 LARGEST = 1e30
 """The largest sum or loss: 10^8 times as many nats as a model of today could lose on all text that there is."""
 
@@ -269,15 +266,12 @@ Amount = Annotated[float, Ge(0), Le(LARGEST)]
 Share = Annotated[Number, Ge(0), Le(1)]
 Weight = Annotated[Number, Gt(0), Le(1)]
 Seconds = Annotated[Number, Ge(0), Le(LARGEST)]
-StoredBits = Annotated[int, Ge(2), Le(8)]
-"""Bits of a code that is written."""
-TriedBits = Annotated[int, Ge(2), Le(16)]
-"""Bits of a code whose damage is predicted or measured in memory."""
+StoredBits = Annotated[int, Ge(2), Le(8)]  # bits of a code that is written
+TriedBits = Annotated[int, Ge(2), Le(16)]  # bits of a code whose damage is predicted or measured in memory
 BlockIndex = Annotated[int, Ge(0), Le(999_999)]
 Split = Annotated[str, Matching("calibration|evaluation", "calibration or evaluation")]
 Name = Annotated[str, MinLen(1)]
-ShortName = Annotated[str, MaxLen(100)]
-"""A name that errors and tables quote as it is."""
+ShortName = Annotated[str, MaxLen(100)]  # a name that errors and tables quote as it is
 Digest = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256, 64 hexadecimal digits")]
 Code = Annotated[
     str,

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 Cell = str | list[str | tuple[str, str]]
-ROWS = 12
-"""The most rows of a table as text; of a longer one the first rows are shown."""
+ROWS = 12  # the most rows of a table as text; of a longer one the first rows are shown
 STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR_LENGTH = 8  # characters
@@ -141,7 +140,6 @@ class Shown:
         return self.tables()[0].text()
 
     def _repr_html_(self) -> str:
-        """Returns all tables for a notebook."""
         return "".join(table.html() for table in self.tables())
 
 

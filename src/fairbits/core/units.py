@@ -9,18 +9,13 @@ UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
 """Units in which the damage of languages is reported. A section is a document that all languages have."""
 MEASURES = ("divergence", "loss")
 """What quantization does to a language: the divergence from the reference model's predictions, or the added loss."""
-MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}
-"""How measures are written for people."""
-LEAST_DOCUMENTS = 5
-"""Documents that a language needs for a confidence interval."""
-UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}
-"""How units are written for people."""
+MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}  # how measures are written for people
+LEAST_DOCUMENTS = 5  # documents that a language needs for a confidence interval
+UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}  # how units are written for people
 
 NATS_PER_BIT = math.log(2)
-KB, MB, GB = 10**3, 10**6, 10**9
-"""Bytes, as sizes of files are given."""
-MIB, GIB = 2**20, 2**30
-"""Bytes, as limits of memory are given."""
+KB, MB, GB = 10**3, 10**6, 10**9  # bytes, as sizes of files are given
+MIB, GIB = 2**20, 2**30  # bytes, as limits of memory are given
 
 T = TypeVar("T", float, Floats)
 

@@ -47,8 +47,7 @@ TOKENIZER_FILES = (
 )
 """How the files of tokenizers and feature extractors are called."""
 
-QUANTIZED = "the checkpoint is already quantized"
-"""The beginning of the note on a model that is already quantized."""
+QUANTIZED = "the checkpoint is already quantized"  # the beginning of the note on a model that is already quantized
 
 
 class Checkpoint:
@@ -180,7 +179,6 @@ class Checkpoint:
         return self.files
 
     def _location(self, name: str) -> StoredTensor:
-        """Returns where in the files a tensor is, or all that belongs to its expert."""
         part = self.slices.get(name)
         return self.files[name] if part is None else part.place(self.files[part.stacked])
 
@@ -220,7 +218,6 @@ class Checkpoint:
         return hashlib.sha256(_json_line(config))
 
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
-        """Yields the bytes of all tensors by name, in parts: the tensor, where in it the part begins, and the part."""
         yield from read_bytes(info for _, info in sorted(self.files.items()))
 
     @property
@@ -276,7 +273,6 @@ class Checkpoint:
 
 
 def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
-    """Yields the tensors, with all experts of one that stacks them in its place."""
     experts: dict[str, list[str]] = {}
     for name, part in slices.items():
         experts.setdefault(part.stacked, []).append(name)
@@ -289,7 +285,6 @@ def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) 
 
 
 def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
-    """Returns the checkpoint at a path, under the name that it was given."""
     try:
         checkpoint = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
     except InputError as problem:
@@ -302,7 +297,6 @@ def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | Non
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:
-    """Returns the notes of the model that was given outliers, and a note that it was."""
     file = directory / "outliers.json"
     if not file.is_file():
         return ()

@@ -18,8 +18,7 @@ from fairbits.core.units import gigabytes
 Model = TypeVar("Model", bound=nn.Module)
 
 
-AUTO = "auto"
-"""The GPU if torch has one on this machine, else the CPU."""
+AUTO = "auto"  # the GPU if torch has one on this machine, else the CPU
 
 
 def resolve_device(device: str, *, earlier: str | None = None) -> str:

@@ -50,7 +50,6 @@ def load_feature_extractor(checkpoint: Checkpoint) -> "WhisperFeatureExtractor":
 
 
 def _content(checkpoint: Checkpoint) -> tuple[Path, dict[str, Any]]:
-    """Returns the file that describes the feature extractor, and what it says."""
     together, alone = checkpoint.directory / TOGETHER, checkpoint.directory / ALONE
     if together.is_file():
         content = read_object(together).get(WITHIN)

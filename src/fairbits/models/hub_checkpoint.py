@@ -78,7 +78,6 @@ class HubCheckpoint(Checkpoint):
         self._read_headers(self._hub)
 
     def _check_format(self) -> None:
-        """Raises unless the repository has safetensors, with the way to get some."""
         if self._hub.has(SINGLE) or self._hub.has(INDEX):
             return
         names = [name for name in self._hub.names if "/" not in name]
@@ -128,7 +127,6 @@ class HubCheckpoint(Checkpoint):
             self.__dict__["fingerprint"] = digest.hexdigest()
 
     def _read_whole(self, places: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor, torch.Tensor]]:
-        """Yields tensors of the files, each put together from its parts."""
         for place, at, part in self._parts(places):
             if at == 0:
                 data = torch.empty(place.nbytes, dtype=torch.uint8)
@@ -165,7 +163,6 @@ class HubCheckpoint(Checkpoint):
 
 
 def _find_cached(repo_id: str, revision: str | None) -> Path | None:
-    """Returns the snapshot of a model in the cache of the Hub, if configuration and all weights are there."""
     try:
         directory = Path(os.fspath(snapshot_download(repo_id, revision=revision, local_files_only=True)))
     except LocalEntryNotFoundError:

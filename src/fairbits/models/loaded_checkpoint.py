@@ -178,7 +178,6 @@ def _info(name: str, tensor: Tensor) -> TensorInfo:
 
 
 def _write_companions(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    """Writes what `save_pretrained` would write beside the weights; the user's configuration stays as it is."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -262,14 +261,12 @@ class PackedOnSave(HfQuantizer):
         return True
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
-        """Returns the model; its weights are dequantized already."""
         if isinstance(dtype, torch.dtype):  # transformers may give its name
             torch.nn.Module.to(model, dtype)
         return model
 
 
 def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors with experts that are stacked told apart, as in a checkpoint."""
     stacks = stacked_experts({name: tuple(tensor.shape) for name, tensor in state.items()})
     slices = expert_slices(model, stacks) if stacks else {}
     stacked = {part.stacked for part in slices.values()}
@@ -278,7 +275,6 @@ def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str
 
 
 def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:
-    """Returns the codes that weights were dequantized from."""
     ratio = split_like(W.float(), scales) / divisors(scales.float()).unsqueeze(-1)
     codes = ratio.round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).reshape(W.shape)
     rounded = Codes(codes.to(torch.int8), scales, bits)

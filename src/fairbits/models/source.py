@@ -73,7 +73,6 @@ def _from_file(path: Path) -> ModelSource:
 
 
 def _check_format(directory: Path) -> None:
-    """Raises if `directory` has no weights, or has them only pickled or in GGUF; says how to convert them."""
     if (directory / SINGLE).exists() or (directory / INDEX).exists():
         return
     try:
@@ -106,7 +105,6 @@ def pickle_advice(directory: Path, name: str) -> str:
 
 
 def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
-    """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
     wanted = [*WANTED, "*.py"] if with_code else WANTED
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)

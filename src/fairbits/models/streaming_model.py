@@ -144,7 +144,6 @@ class StreamingModel:
         return tensor.to(self._device)
 
     def _load(self, parameters: Iterable[str], make: Callable[[str], Tensor]) -> None:
-        """Loads parameters; those made of the same tensor share memory."""
         loaded: dict[str, Tensor] = {}
         for parameter in parameters:
             first = self._tensors[parameter][0]
@@ -164,14 +163,12 @@ class StreamingModel:
         return [parameter for parameter in self._entries if parameter.startswith(f"{block.module}.")]
 
     def _parameter(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a parameter, made from one tensor of the file or, by transformers' own rule, from many."""
         if parameter not in self._patterns:
             return self._stored(self._tensors[parameter][0], codes)
         patterns = {name: self._patterns[parameter][name] for name in self._tensors[parameter]}
         return self._conversions.convert(parameter, patterns, lambda name: self._stored(name, codes))[parameter]
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
         if name not in codes:
             return self._cast(self._read(name))
         # from a copy, as codes keep what they were dequantized to

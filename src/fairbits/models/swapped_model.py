@@ -58,7 +58,6 @@ class SwappedModel:
         self.restore()
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
         weight = self.checkpoint.architecture.weights[name]
         matrix = matrix_at(self.model, weight.module, transposed=weight.transposed)
         if matrix is None and weight.expert is not None:

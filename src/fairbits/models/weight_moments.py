@@ -183,7 +183,6 @@ def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float)
 
 
 def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
-    """Returns the moments of 16-bit weights from the count of each value; None if one is not finite."""
     keys = np.flatnonzero(table)
     values, sizes = _edges(dtype, keys)[0], table[keys].astype(np.float64)
     if not np.isfinite(values).all():
@@ -225,14 +224,12 @@ def _from_weights(w: np.ndarray) -> WeightMoments | None:
 
 
 def _chunks(w: np.ndarray, unit: float) -> Iterator[Floats]:
-    """Yields copies of parts of w in float64, divided by a power of two."""
     for start in range(0, w.size, SUMMED_WEIGHTS):
         part = w[start : start + SUMMED_WEIGHTS].astype(np.float64)
         yield part if unit == 1.0 else part / unit
 
 
 def _moments(n: int, mean: float, m2: float, m3: float, m4: float, *, unit: float = 1.0) -> Moments:
-    """Returns the moments, from the central ones of the weights divided by `unit`."""
     if m2 <= 0:
         return Moments(n, mean, 0.0, 0.0, 0.0)
     variance = representable("the variance", float(m2) * unit * unit)

@@ -84,7 +84,6 @@ def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool
 
 
 def _check_depth(config: PretrainedConfig, tensors: int) -> None:
-    """Raises if the configuration has more layers than there are tensors, before they are all built."""
     parts = [config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))]
     stated = [(name, value) for part in parts for name, value in part.to_dict().items() if name in DEPTHS]
     for name, layers in stated:

@@ -121,7 +121,6 @@ def _projection(path: str) -> Role | None:
 
 
 def _attentions(block: Sequence[Site]) -> list[Reading]:
-    """Returns the readings of all attentions of a known kind: q, k and v, perhaps a gate of the same input, and out."""
     readings: list[Reading] = []
     heads: list[tuple[Site, Role]] = []
     for site in block:
@@ -135,7 +134,6 @@ def _attentions(block: Sequence[Site]) -> list[Reading]:
 
 
 def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
-    """Returns the readings of an attention, none if its kind is unknown."""
     by_role = {role: site for site, role in heads}
     first = by_role.get("q") or by_role.get("qkv")
     usual = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
@@ -152,7 +150,6 @@ def _returns(first: Site, out: Site) -> bool:
 
 
 def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of all feed-forward units: one or two layers of an input, and the next, which leads back."""
     readings: list[Reading] = []
     wide: list[Site] = []
     for group in _by_input(rest):
@@ -163,7 +160,6 @@ def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[R
 
 
 def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of a feed-forward layer with these layers, none if they are not one."""
     first = wide[0]
     if len(down) != 1 or down[0].n_out != first.n_in:
         return []
@@ -181,7 +177,6 @@ def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[
 
 
 def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
-    """Returns gate and up, nothing if they cannot be told apart."""
     gates = [site for site in pair if site.output_id in activated]
     if len(gates) != 1:  # the activation is a plain function, which no hook sees
         gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
@@ -259,7 +254,6 @@ def prefixes(path: str) -> list[str]:
 
 
 def _blocks(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]], listed: Sequence[Site]) -> tuple[str, ...]:
-    """Returns the members of the outermost lists of modules that hold several linear layers each."""
     owners = Counter(prefix for site in listed for prefix in prefixes(site.path))
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [path for path in lists if not any(prefix in lists for prefix in prefixes(path)[:-1])]
@@ -281,7 +275,6 @@ def _activated(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) ->
 
 
 def _n_experts(block: nn.Module) -> int | None:
-    """Returns how many experts a block has; transformers stacks their matrices in three dimensions."""
     counts = (
         parameter.shape[0]
         for module in block.modules()
@@ -293,7 +286,6 @@ def _n_experts(block: nn.Module) -> int | None:
 
 
 def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str:
-    """Returns the name of an input; a new one is `wish`, or `otherwise` if `wish` is taken."""
     if key not in names:
         names[key] = otherwise if wish in names.values() else wish
     return names[key]

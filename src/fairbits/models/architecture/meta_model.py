@@ -18,8 +18,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
 
 Model = PreTrainedModel
-SPARE_VALUES = 2**28
-"""Values that a model may have beyond its files: a table of positions of 1 GiB in float32."""
+SPARE_VALUES = 2**28  # values that a model may have beyond its files: a table of positions of 1 GiB in float32
 
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
@@ -192,7 +191,6 @@ def _channels(x: Tensor | None) -> int | None:
 
 
 def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Returns what the model is called with: tokens; in a class like Whisper's, sound and tokens for the decoder."""
     config, ids = model.config, torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
     if model.main_input_name == SOUND and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         frames = FRAMES_PER_POSITION * config.max_source_positions

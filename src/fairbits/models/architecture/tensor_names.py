@@ -45,8 +45,7 @@ EXPERT_ROLES: Mapping[str, Role] = {
     "down_proj": "mlp_down",
 }
 """The names that transformers' own kernels expect of the parameters of a module of experts, and their roles."""
-LEAF = ".weight"
-"""How names end that transformers looks for in another form, where weights are packed."""
+LEAF = ".weight"  # how names end that transformers looks for in another form, where weights are packed
 
 
 class Conversions:
@@ -150,7 +149,6 @@ def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[s
 
 
 def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Iterator[tuple[str, ExpertSlice]]:
-    """Yields the experts of a tensor under their names in the model, which end as `ends` says for each layer."""
     experts, out, columns = (shape[0], shape[2], shape[1]) if turned else shape
     rows, module = out // len(ends), stacked.rpartition(".")[0]
     for expert in range(experts):
@@ -159,7 +157,6 @@ def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Ite
 
 
 def _saved_names(model: PreTrainedModel) -> Callable[[str], str]:
-    """Returns the function from a name in the model to the name by which transformers saves it."""
     transforms = get_model_conversion_mapping(model, add_legacy=False)
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
     plain = [renaming for renaming in renamings if not isinstance(renaming, PrefixChange)]
@@ -342,7 +339,6 @@ def _harmless(model: PreTrainedModel, place: str, n_dimensions: int) -> str | No
 
 
 def _belongs(model: PreTrainedModel, place: str) -> bool:
-    """Returns whether a tensor is in a list of layers, or in a module that has weights already."""
     prefix = f"{model.base_model_prefix}."  # which files of a bare model leave out
     places = (place, f"{prefix}{place}", place.removeprefix(prefix))
     return any(

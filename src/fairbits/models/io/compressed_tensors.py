@@ -37,8 +37,7 @@ from fairbits.models.scales.scheme import Scheme
 
 PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 WORD_BITS = 32
-BYTE_BITS = 8
-"""The bits of what is stored in whole bytes: the only ones that an embedding can have."""
+BYTE_BITS = 8  # the bits of what is stored in whole bytes: the only ones that an embedding can have
 SHAPE_BYTES = 2 * torch.int64.itemsize
 
 
@@ -314,7 +313,6 @@ def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
 
 
 def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
-    """Returns the oldest compressed-tensors that reads the file."""
     if whole:
         return BYTES_VERSION
     return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
@@ -347,7 +345,6 @@ def _pattern_inside(module: str) -> str:
 
 
 def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
-    """Returns the module of a tensor, and for an embedding those that are tied to it."""
     weight = checkpoint.architecture.weights[name]
     tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
     return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))

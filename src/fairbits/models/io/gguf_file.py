@@ -255,7 +255,6 @@ def _write(path: Path, directory: Path, header: GgufHeader) -> None:
 
 
 def _check_types(path: Path) -> None:
-    """Raises if the file holds tensors of a type that the package gguf cannot dequantize."""
     import gguf
 
     by_kind: dict[gguf.GGMLQuantizationType, list[str]] = {}

@@ -15,11 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url
-from huggingface_hub.utils import (  # type: ignore[attr-defined]
-    build_hf_headers,
-    hf_raise_for_status,
-    http_stream_backoff,
-)
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff  # type: ignore[attr-defined]
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
@@ -96,7 +92,6 @@ class HubFiles:
         )
 
     def _receive(self, view: memoryview, name: str, start: int) -> tuple[int, str]:
-        """Returns how many bytes one answer had, and why they were not all."""
         if not len(view):
             return 0, ""
         version = self._versions.get(name)  # once: other threads change it
@@ -122,7 +117,6 @@ class HubFiles:
 
     @contextmanager
     def _answer(self, version: FileVersion | None, name: str, first: int, last: int) -> Iterator[Any]:
-        """Yields the answer to a request for bytes, before they are received."""
         if version is not None and version.store is not None:
             url, headers = version.store, {}  # the store gets no token
         else:
@@ -137,7 +131,6 @@ class HubFiles:
             yield response
 
     def _check(self, response: Any, name: str, start: int) -> None:
-        """Raises unless an answer has a part of the file, from `start`."""
         hf_raise_for_status(response)
         file, part = self.path / name, _part(response)
         if response.status_code != 206:
@@ -150,7 +143,6 @@ class HubFiles:
             raise InputError(f"{file} was asked for from byte {start:,}, and the answer has {stated!r:.80}; try again")
 
     def _version(self, response: Any, version: FileVersion | None, name: str) -> FileVersion:
-        """Returns the version of the file that an answer of the Hub has, which must be the one that is known."""
         size = (_part(response) or (0, 0))[1]
         store_etag = _tag(response, "ETag")
         linked = (_tag(answer, "X-Linked-ETag") for answer in (*response.history, response))
@@ -165,7 +157,6 @@ class HubFiles:
 
     @contextmanager
     def _reaching(self, name: str = "") -> Iterator[None]:
-        """Turns what the library of the Hub raises into an error that says what to do."""
         try:
             yield
         except InputError:
@@ -185,14 +176,12 @@ def unreachable(repo_id: str, problem: Exception, *, name: str = "", done: str =
 
 
 def _is_same(response: Any, version: FileVersion) -> bool:
-    """Returns whether the answer of a store has the bytes of the version that is known."""
     part = _part(response)
     same = part is None or (part[1], _tag(response, "ETag")) == (version.size, version.store_etag)
     return response.status_code < 400 and same
 
 
 def _part(response: Any) -> tuple[int, int] | None:
-    """Returns where the part begins that an answer has, and the size of the whole file."""
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
     return None if match is None else (int(match[1]), int(match[2]))
 

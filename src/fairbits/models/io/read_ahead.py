@@ -13,8 +13,7 @@ from torch import Tensor
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 
-READERS = 4
-"""Threads that read: one copies a few GB a second out of the system's cache, less than a GPU rounds."""
+READERS = 4  # threads that read: one copies a few GB a second out of the system's cache, less than a GPU rounds
 
 
 class ReadAhead:
@@ -74,7 +73,6 @@ class ReadAhead:
             torch.cuda.set_device(self._device.index)
 
     def _begin(self, part: int) -> dict[str, Future[Tensor]]:
-        """Begins to read a part, and returns what will be there."""
         if self._threads is None:
             if part != self._current:
                 for name in self._parts[part]:

@@ -114,7 +114,6 @@ def parse_header(path: Path, size: int, read: Callable[[int, int], bytes]) -> di
 
 
 def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> StoredTensor:
-    """Returns one entry of the header, if it is consistent in itself."""
     where = f"tensor {name!r} of {path}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise InputError(f"{where} is described by {entry!r:.80}; dtype, shape and data_offsets must be given")
@@ -138,7 +137,6 @@ def _sizes(value: Any) -> bool:
 
 
 def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, size: int) -> None:
-    """Raises unless the tensors, in order, cover the data of the file without gap or overlap."""
     end = data_start
     for info in infos:
         if info.start != end:

@@ -141,7 +141,6 @@ def check_draft(directory: str | Path, *, resume: bool) -> bool:
 
 
 def _is_there(directory: str | Path) -> bool:
-    """Returns whether there is anything but an empty directory."""
     target = Path(os.path.abspath(directory))
     return target.exists() and (not target.is_dir() or any(target.iterdir()))
 
@@ -266,7 +265,6 @@ class QuantizedWriter:
         return self.directory
 
     def _open(self, state: DraftState, *, resume: bool) -> None:
-        """Makes a new draft, or checks that the one that is there was begun for the same."""
         note = self.draft / STATE
         if check_draft(self.directory, resume=resume):
             begun = DRAFT.read(note)
@@ -289,7 +287,6 @@ class QuantizedWriter:
         write_whole({note: [_json(DRAFT.stamp(asdict(state)))]})
 
     def _intact(self, index: int | None) -> BlockNote | None:
-        """Returns what was noted when a block was finished, if its files are still the same."""
         if not self._note(index).is_file():
             return None
         try:
@@ -301,7 +298,6 @@ class QuantizedWriter:
 
     @cached_property
     def _blocks(self) -> dict[int | None, list[str]]:
-        """The names of what is stored in each block that has any."""
         weights = self.checkpoint.architecture.weights
         blocks: dict[int | None, list[str]] = {}
         for name in self.schemes:
@@ -314,7 +310,6 @@ class QuantizedWriter:
 
     @cached_property
     def _kept(self) -> list[Piece]:
-        """The tensors that are written as they are."""
         read = self.checkpoint.read
         left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
         kept = [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
@@ -329,14 +324,12 @@ class QuantizedWriter:
         return self._done / f"{_label(index)}.json"
 
     def _files(self, index: int | None) -> tuple[Path, Path]:
-        """Returns the files of the quantized tensors of a block, and of its extra ones."""
         extra = self._done / f"{_label(index)}.safetensors"
         if index not in self._blocks:
             return self._done / f"{_label(index)}-nothing.safetensors", extra
         return self._model / self._shards[self._indices.index(index)], extra
 
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
-        """Returns the tensors of the file for one that is quantized, if it came as planned."""
         self._check_planned(name, codes)
         weight = self.checkpoint.architecture.weights[name]
         tensors = layer_tensors(weight, codes, tied=self.checkpoint.architecture.tied_parameters(name))
@@ -347,14 +340,12 @@ class QuantizedWriter:
         check_planned(name, codes, shape=shape, scheme=self.schemes[name], dtype=dtype)
 
     def _write_thresholds(self) -> None:
-        """Joins the extra tensors of all blocks in a file that is not part of the model."""
         indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
         tensors = {name: tensor for index in indices for name, tensor in _mapped(self._files(index)[1]).items()}
         if tensors:
             write_tensors(self._model / THRESHOLDS, in_memory(tensors))
 
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
-        """Copies the files next to the weights, and adds the files of the caller."""
         for path in sorted(self.checkpoint.directory.iterdir()):
             skipped = path.name == CONFIG or path.name.endswith(INDEX_SUFFIX) or path.name in files
             if path.is_file() and path.suffix in COMPANIONS and not skipped:
@@ -399,8 +390,7 @@ def _json(content: Mapping[str, object]) -> bytes:
     return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-WRITERS = 2
-"""Threads that write: one hashes while the other waits for the disk."""
+WRITERS = 2  # threads that write: one hashes while the other waits for the disk
 
 
 class WriteBehind:

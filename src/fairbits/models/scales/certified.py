@@ -34,8 +34,7 @@ class CodeSums(ABC):
     energy: Floats
     magnitude: Floats
     total: Floats
-    rounding: float
-    """The part of `energy` that rounding of B and C may add to or take from an error."""
+    rounding: float  # the part of `energy` that rounding of B and C may add to or take from an error
 
     @abstractmethod
     def at(self, steps: Floats) -> tuple[Floats, Floats]:

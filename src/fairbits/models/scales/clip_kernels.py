@@ -34,8 +34,7 @@ from numba import njit, prange
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 """Floating-point liberties that let the compiler vectorise sums; NaN and infinity keep their meaning."""
 
-TINY = 1e-200
-"""Steps below this part of the largest weight are not tried."""
+TINY = 1e-200  # steps below this part of the largest weight are not tried
 
 _MAX_EDGES = 256
 _DEPTH = 80

@@ -155,13 +155,11 @@ def triton_search() -> Any:
 
 
 def _rows(blocks: Tensor) -> np.ndarray:
-    """Returns blocks (out, groups, weights) as the matrix (out, in) that the kernels of the CPU take."""
     rows: np.ndarray = blocks.cpu().float().reshape(len(blocks), -1).numpy()
     return rows
 
 
 def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns the blocks of W as (blocks, weights) in float32 or float64, and how many each row has."""
     array = np.asarray(W)
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)

@@ -114,12 +114,7 @@ def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> T
 
 
 def choose_scales(
-    W: Tensor,
-    scheme: Scheme,
-    *,
-    importance: Floats | None = None,
-    pi: Floats | None = None,
-    dtype: torch.dtype,
+    W: Tensor, scheme: Scheme, *, importance: Floats | None = None, pi: Floats | None = None, dtype: torch.dtype
 ) -> tuple[Tensor, Notes]:
     """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
 
@@ -184,7 +179,6 @@ def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
 
 
 def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
-    """Returns the scale of every group from the threshold α(σ), α(b) or α(σ, κ), as the grid divides it."""
     notes: list[str] = []
     away = blocks - blocks.mean(2, keepdim=True, dtype=torch.float64).float()
     sigma = away.square().mean(2, dtype=torch.float64).sqrt()
@@ -261,7 +255,6 @@ def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:
 
 
 def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
-    """Returns the scales in `dtype`, clamped to its range."""
     limits = torch.finfo(dtype)
     least = limits.smallest_normal * limits.eps  # the smallest number above 0
     sizes = scales.abs()

@@ -21,8 +21,7 @@ from fairbits.models.scales.grid import Grid
 
 _CHUNK = 4096
 _PAGE = 64
-_ROUNDING = 1e-28
-"""An error below this part of Σhw² is 0 up to rounding."""
+_ROUNDING = 1e-28  # an error below this part of Σhw² is 0 up to rounding
 
 
 def clip_sample(
@@ -125,7 +124,6 @@ def _one_side(x: np.ndarray, importance: Floats | None) -> _SortedSide:
 
 
 def _both_sides(w: np.ndarray, importance: Floats | None) -> list[_SortedSide]:
-    """Returns the positive and the negative weights as two sorted sides, from one sort."""
     ordered, weights = _sorted(w, importance)
     zero = int(np.searchsorted(ordered, 0))
     return [_paged(ordered[zero:], weights[:, zero:]), _paged(-ordered[:zero][::-1], weights[:, :zero][:, ::-1])]
@@ -150,7 +148,6 @@ def _paged(ordered: np.ndarray, weights: Floats) -> _SortedSide:
 
 
 def _energy(w: np.ndarray, importance: Floats | None) -> Floats:
-    """Returns Σ h w² per language."""
     if importance is None:
         return np.array([_weighted_square_sum(w, np.empty(0))])
     return np.array([_weighted_square_sum(w, h) for h in importance])
@@ -171,7 +168,6 @@ class _Units:
 
 
 def _sample(w: ArrayLike, importance: np.ndarray | None) -> tuple[np.ndarray, Floats | None, _Units]:
-    """Returns the weights and the importance (languages, size), scaled."""
     x = np.asarray(w).ravel()
     if x.dtype not in (np.float32, np.float64):
         x = x.astype(np.float64)

@@ -32,14 +32,11 @@ POSITIONS = _names(
     "max_target_positions original_max_position_embeddings"
 )
 """What configurations call their numbers of positions."""
-MOST_POSITIONS = 2**27
-"""Positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout."""
+MOST_POSITIONS = 2**27  # positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout
 MOST_EXPERTS = 1024
 """Experts that a configuration may state, whatever the files have: some store all experts of a block in one tensor."""
-MOST_LABELS = 100_000
-"""Labels of a classifier: transformers makes a name for each. ImageNet-21k has 21,843."""
-NESTING = 8
-"""Levels of objects within each other: a configuration with parts has three."""
+MOST_LABELS = 100_000  # labels of a classifier: transformers makes a name for each. ImageNet-21k has 21,843
+NESTING = 8  # levels of objects within each other: a configuration with parts has three
 ADVICE = "correct it, or fetch the file again"
 
 
@@ -179,7 +176,6 @@ def _check_window(part: Mapping[str, Any], start: str) -> None:
 
 
 def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every object in a configuration with its path; raises for a number of more than 64 bits."""
     waiting: list[tuple[str, int, Any]] = [("", 0, raw)]
     while waiting:
         place, depth, value = waiting.pop()

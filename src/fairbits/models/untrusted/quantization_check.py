@@ -59,7 +59,6 @@ def check_quantization(directory: Path, config: Mapping[str, Any], tensors: Mapp
 
 
 def _check_layouts(directory: Path, settings: Mapping[str, Any]) -> None:
-    """Raises if a scheme of compressed-tensors contradicts the layout that it names."""
     groups = settings.get("config_groups")
     listed = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
     where = f"quantization_config of {directory / 'config.json'}"
@@ -80,7 +79,6 @@ def _check_layouts(directory: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _check_blocks(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
-    """Raises unless the scales of transformers' own FP8 belong to blocks of the size that is stated."""
     block = settings.get("weight_block_size")
     if not isinstance(block, list) or len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
         return
@@ -110,7 +108,6 @@ def check_loaded(directory: Path, model: PreTrainedModel) -> None:
 
 
 def _agrees(weight: Tensor, scale: Tensor, how: Any) -> bool:
-    """Returns whether scales have the shape of their strategy, and integer codes fit their bits."""
     rows, columns = weight.shape
     sizes = {"tensor": (rows, columns), "channel": (1, columns), "block": how.block_structure}
     high, wide = sizes.get(how.strategy) or (1, how.group_size or columns)  # else a group

@@ -18,8 +18,7 @@ PROBES = (
 REPEATED = "a \n1.-_é中\U0001f600"
 """Characters of which long runs are tried: where a regular expression is slow, it is slow in these."""
 RUN = 256
-PART = 1 << 18
-"""Bytes of a file that are looked at together: they fit into the cache of a processor."""
+PART = 1 << 18  # bytes of a file that are looked at together: they fit into the cache of a processor
 WRITTEN_BYTES = 1 << 20
 """Bytes of a file that it may write: Python makes sure of a directory for temporary files by writing one."""
 

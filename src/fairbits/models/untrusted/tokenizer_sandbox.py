@@ -28,12 +28,9 @@ PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")
 """How names of files with a vocabulary begin, other than tokenizer.json."""
 CHILD = Path(__file__).with_name("sandbox_child.py")
-RULES = 1
-"""The version of the child's tests; another one tries every file again."""
-CPU_SECONDS = 20
-"""Seconds of processor time for the child; the largest published tokenizers take less than 2."""
-WALL_SECONDS = 120
-"""Seconds until the child is ended, whatever it waits for."""
+RULES = 1  # the version of the child's tests; another one tries every file again
+CPU_SECONDS = 20  # seconds of processor time for the child; the largest published tokenizers take less than 2
+WALL_SECONDS = 120  # seconds until the child is ended, whatever it waits for
 MOST_ID = 2**24 - 1
 """The largest id of a token: to write a tokenizer, the library counts up to it. Published ones have up to a million."""
 ADVICE = "fetch the model again from where you trust it; no other file of it was changed or run"
@@ -82,7 +79,6 @@ def _check_file(path: Path) -> None:
 
 
 def _parse_in_child(path: Path) -> None:
-    """Parses tokenizer.json, or the tokenizer in a directory, in a child process; raises if that fails."""
     try:
         code, output = run_child(path)
         reason = _reason(code, output) if code else None
