@@ -38,12 +38,10 @@ class Figure:
         return {"data": [dict(trace) for trace in self.data], "layout": dict(self.layout)}
 
     def html(self) -> str:
-        """Returns a page with everything in it."""
         data, layout = (script_json(self.to_dict()[name]) for name in ("data", "layout"))
         return PAGE.format(title=html.escape(self.title), plotly=plotly_script(), data=data, layout=layout)
 
     def save(self, path: str | Path) -> None:
-        """Writes the page."""
         write_files({check_writable(path, example="figure.html"): self.html().encode()})
 
     def _repr_html_(self) -> str:

@@ -60,7 +60,6 @@ class Kind(Generic[T]):
         return {field.name: field.metadata.get("alias", field.name) for field in fields(self.record)}  # type: ignore[arg-type]
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of fields under their keys."""
         return {self.keys[name]: value for name, value in values.items()}
 
     def stamp(self, content: Mapping[str, Any]) -> dict[str, Any]:

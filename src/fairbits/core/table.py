@@ -75,7 +75,6 @@ class Table:
         return grid
 
     def text(self) -> str:
-        """Returns the table as plain text."""
         shown = self.rows if len(self.rows) <= ROWS else self.rows[: ROWS - 2]
         lines = [tuple(map(plain, row)) for row in shown]
         if self.headers:
@@ -87,7 +86,6 @@ class Table:
         return "\n".join([*filter(None, around[0]), *body, *more, *around[1]])
 
     def html(self) -> str:
-        """Returns the table for a notebook, with all rows."""
         headers = "".join(
             f'<th style="{self._cell_style(i)}">{_safe(text)}</th>' for i, text in enumerate(self._flat_headers())
         )
@@ -136,7 +134,6 @@ class Shown:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Returns the first table as text."""
         return self.tables()[0].text()
 
     def _repr_html_(self) -> str:
@@ -210,7 +207,6 @@ class NumberFormat:
         )
 
     def __call__(self, value: float) -> str:
-        """Returns a number."""
         return f"{value * self.factor:.{self._decimals}f}"
 
     def limits(self, estimate: HasInterval) -> str:

@@ -23,7 +23,6 @@ class Process:
 
     @property
     def several(self) -> bool:
-        """Whether there are other processes."""
         return self.count > 1
 
 

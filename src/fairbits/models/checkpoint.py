@@ -121,23 +121,19 @@ class Checkpoint:
         return self
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Returns the tensors of the files that make up a weight."""
         return (name,)
 
     def unpack(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """Returns a weight from the tensors of the files, which `read` gives."""
         return read(name)
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The configuration, as transformers understands it."""
         check_quantization(self.directory, self._raw_config, self.files)
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
     @property
     def hidden_size(self) -> int:
-        """The number of channels of the hidden states of text."""
         return int(self.config.get_text_config().hidden_size)
 
     @property
@@ -158,7 +154,6 @@ class Checkpoint:
         )
 
     def meta_model(self) -> PreTrainedModel:
-        """Returns the model without weights, on the meta device."""
         return meta_model(self.config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
@@ -184,7 +179,6 @@ class Checkpoint:
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The blocks of the model, and the role of every weight in them."""
         shapes = {name: info.shape for name, info in self.tensors.items()}
         return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
 

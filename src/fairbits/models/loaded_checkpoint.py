@@ -66,11 +66,9 @@ class LoadedCheckpoint(Checkpoint):
         raise InputError(f"{self.target} cannot be sent to another process; save it and give its directory")
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor on the CPU: the model's own if it is there. Do not write to it."""
         return self.read_pinned(self._info(name).name).cpu()
 
     def read_pinned(self, name: str) -> Tensor:
-        """Returns one tensor where it is. Do not write to it."""
         part = self.slices.get(name)
         return self._state[name] if part is None else part.cut(self._state[part.stacked][part.expert])
 
@@ -111,7 +109,6 @@ class LoadedCheckpoint(Checkpoint):
         return loaded.model
 
     def copy_model(self) -> PreTrainedModel:
-        """Returns a copy of the user's model, in eval mode, in its types and on its device."""
         copied: PreTrainedModel = copy.deepcopy(self.model)
         copied.eval()  # type: ignore[no-untyped-call]
         return copied

@@ -22,7 +22,6 @@ class Moments:
 
     @property
     def sigma(self) -> float:
-        """√variance."""
         return float(np.sqrt(self.variance))
 
 

@@ -130,7 +130,6 @@ class StreamingModel:
             raise InputError(f"{self._checkpoint.target} has no {missing[0]}, which {type(self.model).__name__} needs")
 
     def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
-        """Loads the weights of a block; those with codes as a loader would dequantize them."""
         for parameter in self._parameters(block):
             if parameter in self._tensors:
                 self._put(parameter, self._parameter(parameter, codes))

@@ -46,7 +46,6 @@ class WeightMoments(Moments):
     exact: bool = True
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
         names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6", "exact")
         return {name: getattr(self, name) for name in names}
 
@@ -63,7 +62,6 @@ class ModelMoments:
     skipped: Mapping[str, str]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
         return {
             "tensors": {name: moments.as_data() for name, moments in self.tensors.items()},
             "blocks": [moments.as_data() for moments in self.blocks],

@@ -74,7 +74,6 @@ class Weight:
 
     @property
     def is_embedding(self) -> bool:
-        """Whether the tensor is the embedding of tokens, which is looked up."""
         return self.role == "embedding"
 
     @property
@@ -130,7 +129,6 @@ class Architecture:
 
     @cached_property
     def fused_groups(self) -> Mapping[str, tuple[Weight, ...]]:
-        """Returns the tensors that vLLM merges, by the name of their group."""
         groups: dict[str, tuple[Weight, ...]] = {}
         for weight in self.weights.values():
             if weight.fused is not None:

@@ -121,7 +121,6 @@ class _View:
 
     @cached_property
     def head(self) -> str | None:
-        """Returns the tensor of the file that computes the logits."""
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         path = next((path for path, module in self.model.named_modules() if module is head), None)
         stored = {source.parameter: source.name for source in self.names.sources.values()}

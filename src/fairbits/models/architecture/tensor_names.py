@@ -111,7 +111,6 @@ class ExpertSlice:
     turned: bool
 
     def place(self, info: StoredTensor) -> StoredTensor:
-        """Returns where the expert is in the file, given the tensor of all."""
         nbytes = info.nbytes // info.shape[0]
         return replace(info, shape=info.shape[1:], nbytes=nbytes, start=info.start + self.expert * nbytes)
 

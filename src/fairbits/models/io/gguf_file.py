@@ -90,7 +90,6 @@ class GgufHeader:
 
     @property
     def values(self) -> int:
-        """The number of weights."""
         return sum(map(math.prod, self.shapes))
 
 

@@ -54,7 +54,6 @@ class HubFiles:
         return name in self.names
 
     def fetch(self, name: str) -> Path:
-        """Returns a small file, which stays in the cache of the Hub."""
         with self._reaching(), no_progress_bars():
             return Path(hf_hub_download(self.repo_id, name, revision=self.commit))
 

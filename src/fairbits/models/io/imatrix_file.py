@@ -58,7 +58,6 @@ class Imatrix:
 
     @property
     def tokens(self) -> int:
-        """The largest number of tokens that a layer has seen."""
         return max(int(importance.counts.max()) for importance in self.entries.values())
 
     def save(self, path: str | Path) -> None:

@@ -42,7 +42,6 @@ class ReadAhead:
             self._threads.shutdown(cancel_futures=True)
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor. Do not write to it."""
         part = self._numbers.get(name)
         if part is not None and part != self._current:
             self._enter(part)

@@ -63,7 +63,6 @@ class SplitIndex:
             write_tensors(directory / file, in_memory(tensors))
 
     def write_indices(self, directory: Path, shards: Iterable[str], *, size_bytes: int) -> None:
-        """Writes which file holds which tensor, if transformers reads as many bytes as were planned."""
         files = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
         complete = {shard: tensors for shard, tensors in files.items() if shard != PARTS}
         usual = {shard: tensors for shard, tensors in files.items() if shard not in (SHAPES, JOINED)}
@@ -75,7 +74,6 @@ class SplitIndex:
 
     @property
     def config_entries(self) -> dict[str, str]:
-        """What config.json says of the index, if it is not the usual one."""
         return {EXPLICIT: COMPLETE} if self else {}
 
     @cached_property

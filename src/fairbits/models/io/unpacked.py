@@ -55,7 +55,6 @@ class UnpackedCheckpoint(Checkpoint):
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The blocks of the model, if every tensor is used as quantization_config says."""
         try:
             architecture = super().architecture
         except InputError as problem:

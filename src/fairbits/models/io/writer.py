@@ -243,7 +243,6 @@ class QuantizedWriter:
         self._seen.add(index)
 
     def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
-        """Returns the directory of the checkpoint, complete with what is kept, its tokenizer and `files`."""
         missing = [index for index in self._indices if index not in self._seen and self.finished(index) is None]
         if missing:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")

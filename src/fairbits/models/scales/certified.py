@@ -74,7 +74,6 @@ class CodeSums(ABC):
         return float(steps[below[-1]] if below.size else steps[0]), float(steps[above[0]] if above.size else high)
 
     def dead_zone_error(self, steps: Floats) -> Floats:
-        """Returns a lower bound of the error of what rounds to 0, (languages, steps)."""
         count, first = self.beyond(steps / 2)
         return _square_over(self.magnitude[:, None] - first, self.total[:, None] - count)
 
@@ -176,7 +175,6 @@ class _Search:
         return True
 
     def result(self) -> Certified:
-        """Returns the best step with the bound that the closed intervals prove."""
         bound = max(0.0, min(self.best, self.closed) - self._rounding())
         return Certified(self.step, self.best, bound, self.evaluations, tuple(self.mu.tolist()))
 

@@ -44,12 +44,10 @@ class Grid:
 
     @cached_property
     def lowest(self) -> int:
-        """The smallest code."""
         return -self.highest if self.kind == "symmetric" else -self.highest - 1
 
     @cached_property
     def highest(self) -> int:
-        """The largest code, 2^(B−1) − 1."""
         return int(2 ** (self.bits - 1) - 1)
 
     @cached_property
@@ -68,7 +66,6 @@ class Grid:
         return self.highest, self.highest if self.kind == "midrise" else -self.lowest
 
     def step(self, alpha: ArrayLike) -> Floats:
-        """Returns the step that belongs to the clip threshold: α / steps_per_alpha."""
         return np.asarray(alpha, dtype=np.float64) / self.steps_per_alpha
 
     def alpha(self, step: ArrayLike) -> Floats:

@@ -38,7 +38,6 @@ class Codes:
         return dequantize(self.codes, self.scales)
 
     def on(self, device: str | torch.device) -> "Codes":
-        """Returns the same codes on a device."""
         return Codes(self.codes.to(device), self.scales.to(device), self.bits)
 
 

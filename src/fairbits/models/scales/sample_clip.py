@@ -75,13 +75,11 @@ class SampleSums(CodeSums):
         self._largest = float(max(side.x[-1] for side in self._sides if side.x.size))
 
     def turned(self) -> Self:
-        """Returns the sums for negative steps, sharing all tables."""
         turned = copy(self)
         turned._caps = self._caps[::-1]
         return turned
 
     def at(self, steps: Floats) -> tuple[Floats, Floats]:
-        """Returns B and C by binary search in the sorted magnitudes."""
         first, second = np.zeros((2, self.total.size, steps.size))
         for side, cap in zip(self._sides, self._caps, strict=False):
             side.add_code_sums(steps, cap=cap, offset=0.0, first=first, second=second)

@@ -61,7 +61,6 @@ class Scheme:
 
     @property
     def name(self) -> str:
-        """The name for readers."""
         where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
         clip = "exact clip" if self.clip == "exact" else self.clip
         grid = "" if self.grid == "symmetric" else f" on {self.grid}"
@@ -71,12 +70,10 @@ class Scheme:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the codes depend on activations, and so on text."""
         return self.objective is not None or self.rounding == "gptq"
 
     @property
     def group_size(self) -> int | None:
-        """How many neighbouring weights of a row share a scale; None if the whole row does."""
         return self.group if isinstance(self.group, int) else None
 
     @property
@@ -88,11 +85,9 @@ class Scheme:
         return Scheme(self.bits, within_rows(self.group))
 
     def fits(self, columns: int) -> bool:
-        """Returns whether rows of this many weights can be split into groups."""
         return self.group_size is None or columns % self.group_size == 0
 
     def groups(self, columns: int) -> int:
-        """Returns how many groups a row of this many weights has."""
         if not self.fits(columns):
             raise InputError(
                 f"rows of {columns} weights cannot be cut into groups of {self.group}; "
