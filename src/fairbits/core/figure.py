@@ -13,8 +13,7 @@ from fairbits.core.files import check_writable, write_files
 
 PLOTLY = "assets/plotly/plotly-cartesian.min.js"
 COLOURS = ("#3b5bdb", "#e8590c", "#2b8a3e", "#9c36b5", "#0b7285", "#c2255c")
-HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""Characters that could end a script element, or be read as markup or a line break within it."""
+HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}  # could end a script element
 ROW, FRAME = 22, 130  # pixels of a row, and of everything around the rows
 PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>html,body{{margin:0;background:#fff}}</style><div id="plot"></div>

@@ -24,11 +24,9 @@ import psutil
 from fairbits.core.errors import InputError
 
 Chunk = bytes | memoryview
-TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")
-"""Temporary names: a digest of the name to come, then machine, process and second of its start, and a number."""
+TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")  # digest, machine, process, start, count
 CLOCK_S = 2.0  # seconds by which two readings of one start may differ, as the clock may have been set in between
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)
-"""How systems fail that cannot sync a directory, or not this one."""
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # a directory that cannot be synced
 _numbers = count()
 
 

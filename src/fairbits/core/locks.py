@@ -19,10 +19,8 @@ from fairbits.core.errors import InputError
 LOCK = ".lock"
 UNLOCKED = "this file system has no locks: only runs on the same machine are kept apart"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-WAIT_S = 0.2
-"""Seconds until a lock counts as taken: a process that ends removes the file, and the next attempt makes a new one."""
-HOLDER = re.compile(r"(\d{1,10})\n(\S{1,255})(\n.*)?", re.DOTALL)
-"""What the file of a lock says, as `SoftFileLock` writes it too: the process and its machine."""
+WAIT_S = 0.2  # seconds until a lock counts as taken: a process that ends removes the file first
+HOLDER = re.compile(r"(\d{1,10})\n(\S{1,255})(\n.*)?", re.DOTALL)  # process and machine, as SoftFileLock writes them
 
 
 @contextmanager

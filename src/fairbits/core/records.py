@@ -27,11 +27,9 @@ from fairbits.core.memory import JSON_BYTES, JSON_CONTAINERS, JSON_LEVELS
 from fairbits.core.version import __version__
 
 T = TypeVar("T")
-STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string of JSON, also one that does not end: so that looking for strings takes no longer than the file is long."""
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # it may not end: one pass finds all
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-"""The escape of half of a surrogate pair; where there are two, they may be a character."""
+HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair; two of them may be a character
 LONGEST_NUMBER = 400  # characters of a number; no float needs as many
 REMEDY = "it must be a JSON file: repair it or fetch it again"
 
@@ -222,8 +220,7 @@ def _finite(text: str) -> int | float:
 
 
 MOST = 2**63 - 1  # the largest whole number: what NumPy and torch can hold
-LARGEST = 1e30
-"""The largest sum or loss: 10^8 times as many nats as a model of today could lose on all text that there is."""
+LARGEST = 1e30  # the largest sum or loss: 10^8 times as many nats as a model could lose on all text there is
 
 
 @dataclass(frozen=True)
@@ -255,13 +252,11 @@ class Matching:
         return core_schema.no_info_after_validator_function(check, handler(source))
 
 
-Number = Annotated[int, Ge(-MOST), Le(MOST)] | float
-"""A number as the file has it: 1 stays 1, so that a record that is read and written again keeps its bytes."""
+Number = Annotated[int, Ge(-MOST), Le(MOST)] | float  # as in the file: 1 stays 1, so that a record keeps its bytes
 Count = Annotated[int, Ge(0), Le(MOST)]
 Positive = Annotated[int, Ge(1), Le(MOST)]
 NonNegative = Annotated[float, Ge(0)]
-Amount = Annotated[float, Ge(0), Le(LARGEST)]
-"""A sum or a mean that others are computed from, without leaving the range of floats."""
+Amount = Annotated[float, Ge(0), Le(LARGEST)]  # others are computed from it within the range of floats
 Share = Annotated[Number, Ge(0), Le(1)]
 Weight = Annotated[Number, Gt(0), Le(1)]
 Seconds = Annotated[Number, Ge(0), Le(LARGEST)]

@@ -26,14 +26,10 @@ ROWS = 12  # the most rows of a table as text; of a longer one the first rows ar
 STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR_LENGTH = 8  # characters
-SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
-"""Characters with a meaning in Markdown; an underscore within a word, as in heb_Hebr, has none."""
-FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")
-"""Characters that make a list or a heading at the beginning of a line."""
-LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
-"""Where Markdown renderers turn an address in plain text into a link."""
-WORD_JOINER = "&#8288;"
-"""It is invisible: some renderers look for addresses after resolving escapes and entities."""
+SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")  # but not an underscore within a word
+FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")  # make a list or a heading at the beginning of a line
+LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)  # renderers make links of plain addresses
+WORD_JOINER = "&#8288;"  # invisible: some renderers look for addresses after resolving escapes and entities
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 
 

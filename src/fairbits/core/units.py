@@ -5,10 +5,8 @@ from typing import TypeVar
 
 from fairbits.core.array_checks import Floats
 
-UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
-"""Units in which the damage of languages is reported. A section is a document that all languages have."""
-MEASURES = ("divergence", "loss")
-"""What quantization does to a language: the divergence from the reference model's predictions, or the added loss."""
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")  # a section is a document that all languages have
+MEASURES = ("divergence", "loss")  # from the reference model's predictions, or the added loss
 MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}  # how measures are written for people
 LEAST_DOCUMENTS = 5  # documents that a language needs for a confidence interval
 UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}  # how units are written for people

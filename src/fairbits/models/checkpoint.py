@@ -41,11 +41,10 @@ from fairbits.models.untrusted.quantization_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
-TOKENIZER_FILES = (
+TOKENIZER_FILES = (  # of feature extractors too
     *("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json"),
     *("preprocessor_config.json", "processor_config.json"),
 )
-"""How the files of tokenizers and feature extractors are called."""
 
 QUANTIZED = "the checkpoint is already quantized"  # the beginning of the note on a model that is already quantized
 

@@ -8,14 +8,13 @@ from fairbits.core.errors import InputError
 
 PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"
-LANGUAGES = {
+LANGUAGES = {  # that each embedded model was trained on, from its model card
     "tiny": (
         *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr", "hin_Deva"),
         *("ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn", "swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn"),
         *("yor_Latn", "zho_Hans"),
     )
 }
-"""The languages that each embedded model was trained on, from its model card."""
 TRAINING_TOKENS = {
     "tiny": (
         *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),

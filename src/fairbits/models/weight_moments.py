@@ -26,13 +26,12 @@ from fairbits.models.moments import Moments, mixture_moments
 
 Counts = NDArray[np.int64]
 
-FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {
+FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {  # integers of the same size; bits not counted
     torch.bfloat16: (torch.int16, 0),
     torch.float16: (torch.int16, 0),
     torch.float32: (torch.int32, 16),
     torch.float64: (torch.int64, 45),
 }
-"""The integers of the same size, and the trailing bits that are not counted."""
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,12 @@ from fairbits.models.architecture.architecture import Architecture, Role
 from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
-EXPERT_ROLES: Mapping[str, Role] = {
+EXPERT_ROLES: Mapping[str, Role] = {  # by the names that transformers' own kernels expect in a module of experts
     "gate_up_proj": "mlp_gate_up",
     "gate_proj": "mlp_gate",
     "up_proj": "mlp_up",
     "down_proj": "mlp_down",
 }
-"""The names that transformers' own kernels expect of the parameters of a module of experts, and their roles."""
 LEAF = ".weight"  # how names end that transformers looks for in another form, where weights are packed
 
 

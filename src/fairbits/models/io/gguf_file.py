@@ -195,8 +195,7 @@ def _string_end(data: mmap.mmap, position: int) -> int:
     return position + 8 + int(length)
 
 
-ITSELF_QUANTIZED = "the reference is itself quantized ("
-"""The beginning of the note on a model from a quantized GGUF file."""
+ITSELF_QUANTIZED = "the reference is itself quantized ("  # the note on a model from a quantized file
 FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
 
 

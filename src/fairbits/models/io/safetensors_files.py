@@ -33,8 +33,7 @@ from fairbits.core.records import parse_object
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX = f"model{INDEX_SUFFIX}"
-EXPLICIT = "transformers_weights"
-"""The entry of config.json that names another file, or index of files, for transformers to read."""
+EXPLICIT = "transformers_weights"  # in config.json: another file, or index of files, for transformers to read
 LENGTH_BYTES = 8
 ALIGNMENT = 8  # of the data within the file
 PARTS_AHEAD = 3  # of a file, which are read while the one before is used

@@ -43,8 +43,7 @@ from fairbits.models.scales.scheme import Scheme
 
 SHAPES, JOINED, PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
 COMPLETE = f"transformers{INDEX_SUFFIX}"
-REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}
-"""By family, how the modules end whose tensors vLLM rearranges without looking at what they are."""
+REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}  # modules that vLLM rearranges blindly
 
 
 @dataclass(frozen=True, eq=False)

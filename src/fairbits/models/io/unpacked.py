@@ -21,8 +21,7 @@ from fairbits.models.io.compressed_tensors import BYTES, PACKED, WORD_BITS, read
 from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.models.scales.groups import dequantize_in_float32
 
-UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")
-"""What a quantization_config may say for its weights to be read here."""
+UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")  # what it may say
 MEANINGLESS = ("version", "global_compression_ratio")  # what it may also say, which changes nothing
 
 

@@ -150,8 +150,7 @@ THRESHOLDS = "thresholds.safetensors"
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
-COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
-"""Suffixes of what a checkpoint holds in addition to its weights: configuration, tokenizer, template, code, card."""
+COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")  # what is next to the weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,7 @@ from scipy import special
 
 from fairbits.core.errors import FairbitsError
 
-SEED_CONSTANTS = (2.5, 0.3)
-"""c_4 and d_4 of the threshold σ·(c + d·ln(1 + κ)) of the research notes, stated for 4 bits only."""
+SEED_CONSTANTS = (2.5, 0.3)  # c_4 and d_4 of σ·(c + d·ln(1 + κ)) in the research notes, for 4 bits only
 
 
 def banner_constant(bits: int) -> float:

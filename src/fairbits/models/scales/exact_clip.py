@@ -30,8 +30,7 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.minimax_kernels import minimax_steps
 from fairbits.models.scales.sample_clip import clip_sample
 
-LONG = 65_536
-"""Longer groups are sorted instead of scanned; both take equally long at 50 (8 bit) to 130 (4 bit) thousand weights."""
+LONG = 65_536  # longer groups are sorted, not scanned: equally fast at 50 (8 bit) to 130 (4 bit) thousand
 
 
 @dataclass(frozen=True)

@@ -17,24 +17,20 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-DEPTHS = _names(
+DEPTHS = _names(  # what configurations call their numbers of layers
     "num_hidden_layers num_layers n_layer n_layers num_decoder_layers num_encoder_layers encoder_layers decoder_layers "
     "num_nextn_predict_layers mtp_num_hidden_layers"
 )
-"""What configurations call their numbers of layers."""
-EXPERTS = _names(
+EXPERTS = _names(  # and of experts
     "num_experts num_local_experts n_routed_experts n_shared_experts moe_num_experts num_experts_per_tok "
     "num_experts_per_token moe_top_k"
 )
-"""What configurations call their numbers of experts."""
-POSITIONS = _names(
+POSITIONS = _names(  # and of positions
     "max_position_embeddings n_positions n_ctx seq_length max_seq_len max_sequence_length max_source_positions "
     "max_target_positions original_max_position_embeddings"
 )
-"""What configurations call their numbers of positions."""
 MOST_POSITIONS = 2**27  # positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout
-MOST_EXPERTS = 1024
-"""Experts that a configuration may state, whatever the files have: some store all experts of a block in one tensor."""
+MOST_EXPERTS = 1024  # whatever the files have: some store all experts of a block in one tensor
 MOST_LABELS = 100_000  # labels of a classifier: transformers makes a name for each. ImageNet-21k has 21,843
 NESTING = 8  # levels of objects within each other: a configuration with parts has three
 ADVICE = "correct it, or fetch the file again"
@@ -81,7 +77,7 @@ SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
 OBJECT = Rule(lambda value: isinstance(value, dict), "an object")
 NAMED = Rule(lambda value: isinstance(value, str | dict), "a string or an object")
 
-CONFIG_RULES: Mapping[str, Rule] = {
+CONFIG_RULES: Mapping[str, Rule] = {  # of values that are not null
     "num_labels": Rule(lambda value: _whole(value, 0, MOST_LABELS), f"a whole number from 0 to {MOST_LABELS:,}"),
     "architectures": Rule(lambda value: _all(value, _text), "a list of names of classes"),
     "sliding_window": Rule(lambda value: value is False or _whole(value, 0), "a whole number, 0 or more, or null"),
@@ -90,9 +86,8 @@ CONFIG_RULES: Mapping[str, Rule] = {
     **_fields(NAMED, "attn_implementation _attn_implementation experts_implementation"),
     **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
 }
-"""By field of config.json: the rule for a value that is not null."""
 
-GENERATION_RULES: Mapping[str, Rule] = {
+GENERATION_RULES: Mapping[str, Rule] = {  # of values that are not null
     **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
     **_fields(TOKEN, "forced_bos_token_id forced_eos_token_id"),
     **_fields(Rule(lambda value: _all(value, _token), "a list of token ids"), "suppress_tokens begin_suppress_tokens"),
@@ -113,7 +108,6 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "bad_words_ids": Rule(_words, "a list of lists of token ids, none of them empty"),
     "stop_strings": Rule(lambda value: _text(value) or _all(value, _text), "a string or a list of strings"),
 }
-"""By field of generation_config.json: the rule for a value that is not null."""
 
 
 def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int, ...]]) -> None:

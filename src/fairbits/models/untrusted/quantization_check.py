@@ -15,9 +15,8 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from fairbits.core.errors import InputError
 from fairbits.models.io.safetensors_files import TensorInfo
 
-MODELOPT_FILE = "hf_quant_config.json"
-"""Where NVIDIA's ModelOpt says how it has quantized a model, whether or not config.json says so too."""
-CODES: Mapping[str, tuple[str, Sequence[int]]] = {
+MODELOPT_FILE = "hf_quant_config.json"  # where NVIDIA's ModelOpt says how it has quantized a model
+CODES: Mapping[str, tuple[str, Sequence[int]]] = {  # type and bits, by layout of compressed-tensors
     "pack-quantized": ("int", range(1, 9)),
     "int-quantized": ("int", range(1, 9)),
     "float-quantized": ("float", (8,)),
@@ -26,7 +25,6 @@ CODES: Mapping[str, tuple[str, Sequence[int]]] = {
     "mxfp6-pack-quantized": ("float", (6,)),
     "mxfp8-quantized": ("float", (8,)),
 }
-"""Type and bits of the codes in each layout of compressed-tensors."""
 ADVICE = "give the model before it was quantized, or a checkpoint in compressed-tensors"
 
 

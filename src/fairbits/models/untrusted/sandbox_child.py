@@ -10,17 +10,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-PROBES = (
+PROBES = (  # short texts that every tokenizer is tried on
     *("a", "Hello, world!", "Все люди рождаются свободными", "すべての人間は", "सभी मनुष्यों"),
     *("1234567890", "a\n\n\tb \u200d\U0001f600"),
 )
-"""Short texts that every tokenizer is tried on."""
-REPEATED = "a \n1.-_é中\U0001f600"
-"""Characters of which long runs are tried: where a regular expression is slow, it is slow in these."""
+REPEATED = "a \n1.-_é中\U0001f600"  # tried in long runs, in which a slow regular expression is slow
 RUN = 256
 PART = 1 << 18  # bytes of a file that are looked at together: they fit into the cache of a processor
-WRITTEN_BYTES = 1 << 20
-"""Bytes of a file that it may write: Python makes sure of a directory for temporary files by writing one."""
+WRITTEN_BYTES = 1 << 20  # of a file: Python tries its directory for temporary files by writing one
 
 
 def limit(memory: int, seconds: int) -> None:
