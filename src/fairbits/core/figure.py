@@ -59,10 +59,7 @@ class Figure:
 def dots(
     title: str, series: Mapping[str, Mapping[str, tuple[float, float, float]]], *, axis: str, order: Sequence[str]
 ) -> Figure:
-    """Returns a figure with a row for each name in `order`, the first on top, and a dot with its interval per series.
-
-    `series` has value, low and high by name; limits that are not finite are left out.
-    """
+    """Returns a figure with a row for each name in `order`, and a dot per series (value, low, high by name)."""
     traces = []
     step = 0.6 / max(1, len(series))
     for i, (name, points) in enumerate(series.items()):

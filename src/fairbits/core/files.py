@@ -84,10 +84,7 @@ def write_whole(contents: Mapping[Path, Iterable[Chunk]]) -> dict[Path, str]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Yields a new directory to fill, which becomes `path` when the body of the `with` statement is done.
-
-    `path` must be new or an empty directory. Its parents are made.
-    """
+    """Yields a directory to fill, which becomes `path`, new or empty, at the end of the `with` statement."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path)
     draft = temporary_name(path)

@@ -25,10 +25,7 @@ HOLDER = re.compile(r"(\d{1,10})\n(\S{1,255})(\n.*)?", re.DOTALL)  # process and
 
 @contextmanager
 def lock_directory(directory: Path, *, option: str = "--out") -> Iterator[str | None]:
-    """Locks a directory against other runs; yields a note if the file system has no locks.
-
-    `option` is the one that names the directory on the command line.
-    """
+    """Locks a directory, named by `option`, against other runs; yields a note if the file system has no locks."""
     with lock_file(directory / LOCK, directory, option=option) as note:
         yield note
 

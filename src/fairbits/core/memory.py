@@ -20,10 +20,8 @@ WAITING_BLOCKS = 3  # blocks of codes that wait to be written while the next is 
 
 PACKED_WEIGHTS = 2**22  # weights that are packed at a time: copies of 4 MiB
 GPU_PACKED_WEIGHTS = 2**28  # the same on a GPU, where every call costs as much as packing a million: copies of 256 MiB
-WIDENED_WEIGHTS = 2**20  # weights that are widened to float64 at a time: 8 MiB
 COUNTED_WEIGHTS = 2**24  # weights whose values are counted at a time: a copy of 64 MiB
 SUMMED_WEIGHTS = 2**16  # weights whose powers are summed at a time: float64 copies of 512 KiB stay in the caches
-CHECKED_WEIGHTS = 2**24  # weights that are searched for NaN and infinity at a time: a mask of 16 MiB
 KEPT_ERRORS_BYTES = 512 * MIB  # bytes of rounding errors that an audit keeps; more are computed for every batch
 ERROR_ROWS = 256  # rows of a matrix of errors that are widened to float64 at a time: 8 MiB at 4096 columns
 LEARNED_WEIGHT_BYTES = 6  # bytes of each weight that is learned: its first code, its offset and two moments

@@ -95,10 +95,7 @@ class Kind(Generic[T]):
 
 
 def read_object(path: Path, *, finite: bool = True, remedy: str = REMEDY) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Numbers must be finite, unless `finite` is False: some published configurations hold Infinity. `remedy` ends errors.
-    """
+    """Returns the JSON object in a file; some configurations hold numbers that are not `finite`."""
     try:
         with path.open("rb") as file:
             data = file.read(JSON_BYTES + 1)
@@ -140,10 +137,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
-    """Returns JSON data as an object of the type `kind`, mostly a dataclass.
-
-    The error names the key that is wrong, and `source`, if given.
-    """
+    """Returns JSON data as an object of the type `kind`; the error names `source` and the key that is wrong."""
     try:
         # from JSON text, as only this makes tuples of lists without any other conversion
         record: T = _adapter(cast(Any, kind)).validate_json(json.dumps([data]))[0]

@@ -230,11 +230,7 @@ def short_unit(top: float) -> tuple[float, str]:
 
 
 def span(low: str, high: str) -> str:
-    """Returns both limits of an interval; with "to" between them where a minus sign would read as a dash.
-
-    >>> span("0.01", "0.02"), span("-0.00", "0.02"), span("-0.01", "0.02")
-    ('0.01–0.02', '0.00–0.02', '-0.01 to 0.02')
-    """
+    """Returns both limits of an interval, 0.01–0.02; "-0.01 to 0.02" where a minus sign would read as a dash."""
     low, high = (limit if float(limit) else limit.lstrip("-") for limit in (low, high))
     return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
@@ -257,11 +253,7 @@ def data_frame(columns: Mapping[str, Sequence[Any]], *, index: str | None = None
 
 
 def escape_markdown(text: str) -> str:
-    r"""Returns text on one line that Markdown and HTML show as it is, without links.
-
-    >>> print(escape_markdown("a_b *c* <img> [d](e) | f"))
-    a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
-    """
+    """Returns text on one line that Markdown and HTML show as it is, without links."""
     line = SPECIAL.sub(lambda match: "\\" + match[0], printable(text.strip()))
     line = FIRST.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)
     line = re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)

@@ -105,10 +105,7 @@ class Checkpoint:
         announce_read(self._location(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        """Yields all tensors, or those in `names`, one at a time in file order.
-
-        The memory of a tensor is returned to the system as soon as the caller drops it.
-        """
+        """Yields all tensors, or those in `names`, one at a time in file order; drop each before the next."""
         wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
         for info in self.tensors.values():
             if info.name in wanted:
@@ -239,10 +236,7 @@ class Checkpoint:
         device: str = "cpu",
         read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
     ) -> PreTrainedModel:
-        """Returns the model itself, in eval mode, with all weights in the memory of a device.
-
-        The weights of a `read_only` model may belong to another model, and must not be written to.
-        """
+        """Returns the model in eval mode; a `read_only` one may share weights, and must not be written to."""
         packed = "quantization_config" in self._raw_config
         return load_model(
             self.directory,

@@ -92,10 +92,7 @@ def tensor_cores() -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
-    """Seeds the random numbers drawn within a `with` statement and restores the previous state afterwards.
-
-    Without a seed it does nothing.
-    """
+    """Seeds the random numbers drawn within a `with` statement, if there is a seed; the state before is restored."""
     if seed is None:
         yield
         return

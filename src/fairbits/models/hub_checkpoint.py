@@ -8,7 +8,6 @@ from typing import NoReturn
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
@@ -32,11 +31,7 @@ REQUESTS_AHEAD = 8  # of parts of weights, while the ones before are used: one c
 
 
 def open_to_read(target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Checkpoint:
-    """Returns a model whose weights will be read once: on the Hub, if that is where they are.
-
-    A model that is complete in the cache of the Hub is opened there, without a connection. Any other target is opened
-    as `Checkpoint` does.
-    """
+    """Returns a model whose weights will be read once: on the Hub, unless its cache or a directory has them all."""
     if not isinstance(target, str | Path) or not str(target) or not is_hub_id(target):
         return Checkpoint(target, trust_remote_code=trust_remote_code, revision=revision)
     cached = _find_cached(str(target), revision)
@@ -56,11 +51,7 @@ def split_revision(target: str | Path) -> tuple[str | Path, str | None]:
 
 
 class HubCheckpoint(Checkpoint):
-    """A model on the Hub that stays there: config.json and the index of shards are fetched, weights only pass.
-
-    Only its weights can be read: to run or to quantize the model, open it by `Checkpoint`. `directory` is in the cache
-    of the Hub and holds no weights.
-    """
+    """A model on the Hub of which only small files are fetched; weights can be read, but the model cannot be run."""
 
     def __init__(self, target: str, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
         self.target, self.revision, self.kind = target, revision, "hub"
@@ -103,10 +94,7 @@ class HubCheckpoint(Checkpoint):
         pass  # `stream` reads ahead
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        """Yields all tensors, or those in `names`, one at a time, ordered by the names that the files have for them.
-
-        If all are read to the end, the fingerprint is known too: its bytes are hashed as they pass.
-        """
+        """Yields tensors by their names in the files; all of them read to the end make the fingerprint known too."""
         wanted = set(self.tensors) if names is None else {self._info(name).name for name in sequence("names", names)}
         places: dict[tuple[str, int], tuple[StoredTensor, list[str]]] = {}
         for name in wanted:
@@ -143,19 +131,10 @@ class HubCheckpoint(Checkpoint):
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
         yield from self._parts(info for _, info in sorted(self.files.items()))
 
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        self._refuse()
+    def tokenizer(self) -> NoReturn:
+        self.load()
 
-    def load(
-        self,
-        dtype: torch.dtype = torch.float32,  # noqa: ARG002
-        *,
-        device: str = "cpu",  # noqa: ARG002
-        read_only: bool = False,  # noqa: ARG002
-    ) -> PreTrainedModel:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def load(self, *_: object, **__: object) -> NoReturn:
         raise InputError(
             f"{self.target} was opened to read its weights on the Hub, one after the other; to run it, open it with "
             f"fairbits.Checkpoint({self.target!r}), which downloads it"

@@ -100,10 +100,7 @@ class LoadedCheckpoint(Checkpoint):
     def load(
         self, dtype: torch.dtype = torch.float32, *, device: str = "cpu", read_only: bool = False
     ) -> PreTrainedModel:
-        """Returns a model with new modules, in eval mode, in the memory of a device.
-
-        The weights of a `read_only` model are the user's own where type and device are the same.
-        """
+        """Returns a model with new modules, in eval mode; weights of a `read_only` one may be the user's own."""
         loaded = StreamingModel(self, device, dtype=dtype, read=self.read_pinned)
         loaded.load_all(copies=not read_only)
         return loaded.model
@@ -224,11 +221,7 @@ class PackedOnSave(HfQuantizer):
         plan_bytes: bytes,
         size_bytes: int,
     ) -> None:
-        """Makes a model with dequantized weights a quantized one in the eyes of transformers.
-
-        `bits` and `scales` belong to the quantized tensors, by their names in the checkpoint; `entries` are the
-        quantization_config of config.json.
-        """
+        """Makes a model with dequantized weights quantized for transformers; `entries` are its quantization_config."""
         self.plan_bytes, self.size_bytes = plan_bytes, size_bytes
         self._scales, self._bits = dict(scales), dict(bits)
         self._weights = {name: checkpoint.architecture.weights[name] for name in scales}

@@ -25,10 +25,7 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model in a local directory, the kind of place it came from, and notes about it.
-
-    `outliers` is the kurtosis to give to blocks of the model before it is used.
-    """
+    """A model in a local directory: where it came from, notes, and the kurtosis to give to its blocks (`outliers`)."""
 
     kind: SourceKind
     directory: Path

@@ -33,11 +33,7 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
 
 
 class StreamingModel:
-    """The model of a checkpoint in `dtype` and eval mode, at first without weights.
-
-    Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
-    by default the checkpoint itself. `outside` is the device of what is outside the blocks, by default the same.
-    """
+    """A model in eval mode, at first without weights; `outside` is the device of what is outside the blocks."""
 
     def __init__(
         self,
@@ -77,11 +73,7 @@ class StreamingModel:
         self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
 
     def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
-        """Loads what is outside the blocks except for the head, which no walk reaches.
-
-        Only the rows of `ids` of the embedding are loaded, the tokens that will be looked up; the others stay
-        undefined and take no memory.
-        """
+        """Loads what is outside the blocks but for the head; of the embedding only the rows of `ids`."""
 
         def make(parameter: str) -> Tensor:
             first = self._tensors[parameter][0]

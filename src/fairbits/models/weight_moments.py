@@ -51,10 +51,7 @@ class WeightMoments(Moments):
 
 @dataclass(frozen=True)
 class ModelMoments:
-    """The moments of a model: of every tensor, and of the linear layers of every block together.
-
-    `skipped` says why a tensor has none: it is empty, or does not hold floating-point weights.
-    """
+    """Moments of every tensor and of the linear layers of every block; `skipped` says why a tensor has none."""
 
     tensors: Mapping[str, WeightMoments]
     blocks: tuple[WeightMoments, ...]
@@ -69,11 +66,7 @@ class ModelMoments:
 
 
 def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) -> ModelMoments:
-    """Returns the moments of every tensor and block of a model; the file is read once, one tensor at a time.
-
-    A block's moments are those of all weights of its linear layers together, without norms and biases. `progress` is
-    called after each tensor with the bytes read so far and the bytes of the whole model.
-    """
+    """Returns the moments of every tensor and of the linear layers of every block; `progress` is given bytes."""
     blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read
     counts: list[dict[torch.dtype, Counts]] = [{} for _ in blocks]
     in_blocks: dict[str, list[dict[torch.dtype, Counts]]] = {}
@@ -108,11 +101,7 @@ def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) 
 
 
 def tensor_moments(tensor: torch.Tensor, by_value: Counts | None = None, *, name: str = "tensor") -> WeightMoments:
-    """Returns the moments of one tensor of bfloat16, float16, float32 or float64, in float64 whatever its dtype.
-
-    A 16-bit weight has only 65,536 possible values, so everything follows from how often each occurs: `by_value` are
-    these counts, if they are known. NaN and infinities are refused with an error that calls the tensor `name`.
-    """
+    """Returns the moments of a tensor, in float64; `by_value` are its counts, which decide all of them for 16 bits."""
     flat = tensor.detach().reshape(-1)
     if flat.dtype.itemsize == 2:
         measured = _from_counts(flat.dtype, count_by_value(flat) if by_value is None else by_value)
@@ -165,10 +154,7 @@ def _edges(dtype: torch.dtype, keys: Counts) -> tuple[Floats, Floats]:
 
 
 def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float) -> tuple[float, int]:
-    """Returns how many weights are beyond kσ, and how many are in bins that a threshold cuts.
-
-    A bin that is cut counts as evenly filled.
-    """
+    """Returns how many weights are beyond kσ, with bins that are cut evenly filled, and how many are in these."""
     keys, reach = np.flatnonzero(table), k * moments.sigma
     low, high = (edge - moments.mean for edge in _edges(dtype, keys))
     counts = table[keys]
@@ -194,10 +180,7 @@ def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
 
 
 def _from_weights(w: np.ndarray) -> WeightMoments | None:
-    """Returns the moments of wider weights, from sums in float64 over chunks; None if one is not finite.
-
-    One pass finds the mean, a second the powers of the distance to it, and a third the outliers.
-    """
+    """Returns the moments of wider weights, from sums in float64 over chunks; None if one is not finite."""
     largest = float(max(w.max(), -w.min()))
     if not np.isfinite(largest):
         return None

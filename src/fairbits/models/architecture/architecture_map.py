@@ -72,10 +72,7 @@ def map_architecture(
 
 
 def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool:
-    """Returns whether transformers fails to load the model if the linear layers of its blocks have no X.weight.
-
-    Packed layers have none. The model loses these weights.
-    """
+    """Returns whether transformers fails to load packed layers, without X.weight, into the model, which loses them."""
     for weight in weights:
         module = model.get_submodule(weight.module)
         if weight.linear and weight.block is not None and not weight.is_control and isinstance(module, nn.Linear):

@@ -50,10 +50,7 @@ class Reading:
 
 
 def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]:
-    """Returns the linear layers that text passes through, in the order of the forward pass.
-
-    A module with other sizes than its matrix is not one, such as one for several groups of features (DeepSeek V4).
-    """
+    """Returns the linear layers that text passes through, in the order of the forward pass."""
     listed = []
     for path, path_calls in calls.items():
         module = model.get_submodule(path)

@@ -73,11 +73,7 @@ def meta_model(config: PretrainedConfig, cls: type[Model] | None = None, *, trus
 
 
 def check_values(model: Model, stored: int) -> None:
-    """Raises if a model on the meta device has many more values than the files store, before memory is taken for them.
-
-    Parameters that the files lack would be initialised at random, and tables of positions are computed: both have the
-    sizes that the configuration states.
-    """
+    """Raises if a model on the meta device has many more values than the files store: computed, or random."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     values = sum(tensor.numel() for tensor in tensors.values())
     if values > 2 * stored + SPARE_VALUES:
@@ -88,10 +84,7 @@ def check_values(model: Model, stored: int) -> None:
 
 
 def initializes(model: Model) -> bool:
-    """Returns whether transformers initializes a model that lacks some weights, as from_pretrained does.
-
-    Packed layers have no X.weight at that time, and the code of some classes, such as T5's, asks for it.
-    """
+    """Returns whether transformers initializes a model without some X.weight, which classes such as T5's ask for."""
     for module in model.modules():
         module._is_hf_initialized = False  # type: ignore[assignment]
     try:

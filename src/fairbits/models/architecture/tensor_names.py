@@ -48,10 +48,7 @@ LEAF = ".weight"  # how names end that transformers looks for in another form, w
 
 
 class Conversions:
-    """How transformers makes the parameters of a model from the tensors of files, packed experts of Llama 4 included.
-
-    `entries` are the parameters and persistent buffers of the model.
-    """
+    """How transformers makes `entries`, parameters and persistent buffers, from the tensors of files."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._prefix = model.base_model_prefix
@@ -87,21 +84,14 @@ class Conversions:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Returns whether transformers replaces this module of experts by a list of them, if weights are packed.
-
-    It is the one of Llama 4. It gets the inputs of all experts one after the other, each scaled by its router weight,
-    and multiplies by (in, out).
-    """
+    """Returns whether transformers replaces this module of experts (Llama 4) by a list, if weights are packed."""
     patches: dict[str, Any] = quantizers.MODULES_TO_PATCH_FOR_QUANTIZATION.get(type(module).__name__, {})
     return "compressed-tensors" in [method.value for method in patches.get("quantization_methods", ())]
 
 
 @dataclass(frozen=True)
 class ExpertSlice:
-    """Where the matrix (out, in) of an expert is in the tensor of all experts.
-
-    That is (experts, out, in), or (experts, in, out) if it is `turned`. It may hold several layers of each expert.
-    """
+    """Where the matrix of an expert is in a tensor (experts, out, in), or (experts, in, out) if it is `turned`."""
 
     stacked: str
     expert: int
@@ -125,10 +115,7 @@ def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
-    """Returns the experts that these tensors stack, by the names under which a quantized file can hold them.
-
-    Those for which transformers knows no such names are left out.
-    """
+    """Returns the stacked experts for which transformers knows names under which a quantized file can hold them."""
     conversions, saved_name = Conversions(model), _saved_names(model)
     merges = [converter for converter in conversions.converters if _merges_experts(converter)]
     slices: dict[str, ExpertSlice] = {}

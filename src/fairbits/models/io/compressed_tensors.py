@@ -319,10 +319,7 @@ def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
 
 
 def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
-    """Returns the modules of linear layers that are kept; also routers, which other loaders take for linear layers.
-
-    Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
-    """
+    """Returns the modules that are kept, also by their names in the file, by which vLLM knows many of them."""
     weights = checkpoint.architecture.weights.values()
     quantized = {module for name in stored for module in _modules(checkpoint, name)}
     mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
@@ -336,10 +333,7 @@ def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
 
 
 def _pattern_inside(module: str) -> str:
-    """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
-
-    It begins at the number of the block, as vLLM has other prefixes for models that also read images.
-    """
+    """Returns the pattern of names inside a module of any prefix: vLLM asks for stacked experts one by one."""
     number = re.search(r"\.\d+\.", module)
     return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 

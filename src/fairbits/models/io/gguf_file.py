@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,25 +27,10 @@ from fairbits.models.architecture.meta_model import check_values, meta_model
 from fairbits.models.io.cache import kept_directory
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
-ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {
-        "bloom": "BLOOM",
-        "gemma": "GEMMA",
-        "gemma2": "GEMMA2",
-        "gemma3": "GEMMA3",
-        "gemma3_text": "GEMMA3",
-        "llama": "LLAMA",
-        "mistral": "LLAMA",
-        "phi3": "PHI3",
-        "qwen2": "QWEN2",
-        "qwen3": "QWEN3",
-    }
-)
-"""Families, by the model_type of their configuration, that llama.cpp converts without moving an input channel.
-
-Its converter permutes rows of q, k and v (outputs) in some of them. A family whose columns it permutes must not be
-added here: the importance of a channel would end up at another one.
-"""
+# Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in
+# some. A family whose columns it permutes must not be added: importance would end up at another channel.
+_FAMILIES = ["bloom", "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"]
+ARCHITECTURES = {name: {"gemma3_text": "GEMMA3", "mistral": "LLAMA"}.get(name, name.upper()) for name in _FAMILIES}
 
 
 def check_gguf(what: str) -> None:
@@ -94,10 +78,7 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Returns the header of a file.
-
-    Every count is only believed as far as the file goes, so that no length in it can make this allocate or run on.
-    """
+    """Returns the header of a file; a count is believed only as far as the file goes."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             magic, version, n_tensors, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
@@ -200,10 +181,7 @@ FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for gen
 
 
 def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Returns the directory of the model in float32, made on first use, and a note on what the file was.
-
-    float32, because the product of a block's scales and codes does not fit 16 bits.
-    """
+    """Returns the directory of the model in float32 (scale · code does not fit 16 bits), and a note on the file."""
     header = read_gguf_header(path)
     metadata = header.metadata
     check_gguf(str(path))

@@ -38,25 +38,14 @@ LENGTH_BYTES = 8
 ALIGNMENT = 8  # of the data within the file
 PARTS_AHEAD = 3  # of a file, which are read while the one before is used
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
+_IRREGULAR = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "BF16": "bfloat16", "C64": "complex64"}
+_KINDS = {"U": "uint", "I": "int", "F": "float"}
+_STORED = (
+    *("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2"),
+    *("F8_E5M2FNUZ", "F16", "BF16", "F32", "F64", "C64"),
+)
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, _IRREGULAR.get(name, _KINDS.get(name[0], "") + name[1:].lower())) for name in _STORED
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -150,10 +139,7 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
 
 
 def map_tensor(info: StoredTensor) -> Tensor:
-    """Returns the tensor, memory-mapped; its pages go back to the system when the last reference to it goes.
-
-    Every call makes a private mapping: writing to the tensor would change neither the file nor another tensor.
-    """
+    """Returns the tensor, memory-mapped privately; its pages go back to the system with the last reference to it."""
     if info.nbytes == 0:
         return torch.empty(info.shape, dtype=info.dtype)
     if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it
@@ -168,10 +154,7 @@ def map_tensor(info: StoredTensor) -> Tensor:
 
 
 def read_tensor(info: StoredTensor, *, pinned: bool = False) -> Tensor:
-    """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting.
-
-    Reading is faster than touching the pages of a mapping one by one, and lets other threads run.
-    """
+    """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting."""
     data = torch.empty(info.nbytes, dtype=torch.uint8, pin_memory=pinned)
     _read_into(data.numpy().data, info, 0)
     return data.view(info.dtype).reshape(info.shape)

@@ -22,10 +22,7 @@ class Directory:
     path: Path
 
     def has(self, name: str) -> bool:
-        """Returns whether there is a file of this name.
-
-        It may be a link (in the cache of the Hub every file is one): whoever can place links can place files too.
-        """
+        """Returns whether there is a file, or a link to one, as in the cache of the Hub."""
         return (self.path / name).is_file()
 
     def read_object(self, name: str) -> dict[str, Any]:
@@ -39,10 +36,7 @@ Folder = Directory | HubFiles
 
 
 def read_weights(folder: Folder, explicit: object = None) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    """Returns every tensor of the model in `folder`, in file order, and notes on what is odd about the files.
-
-    `explicit` is the entry EXPLICIT of config.json, which transformers follows before it looks for other files.
-    """
+    """Returns every tensor in file order, and notes on odd files; `explicit` is the entry EXPLICIT of config.json."""
     if explicit is not None:
         return _read_explicit(folder, explicit)
     if folder.has(SINGLE) and folder.has(INDEX):

@@ -87,10 +87,7 @@ def _square_over(first: Floats, count: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Certified:
-    """A step, its objective value, a proven lower bound of the objective, and how many steps were tried.
-
-    `multipliers` are the KKT weights of the languages at that step: at most two are above 0.
-    """
+    """A step, its value, a proven lower bound of all values, steps tried, and KKT weights: at most two are above 0."""
 
     step: float
     value: float

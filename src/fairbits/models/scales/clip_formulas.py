@@ -14,10 +14,7 @@ def banner_constant(bits: int) -> float:
 
 
 def banner_gaussian(sigma: float, bits: int) -> float:
-    """Returns Banner's α* of a Gaussian, the root of c·α = E(|X| − α)₊: 1.71σ, 2.15σ, 2.56σ at 2, 3, 4 bits.
-
-    Newton from the left, α ← E[|X|; |X| > α] / (c + P(|X| > α)), rises monotonically to the root.
-    """
+    """Returns Banner's α* of a Gaussian, the root of c·α = E(|X| − α)₊ (1.71σ at 2 bits), by Newton from the left."""
     alpha, c = 0.0, banner_constant(bits)
     for _ in range(500):
         density = np.exp(-alpha * alpha / 2) / np.sqrt(2 * np.pi)

@@ -42,10 +42,7 @@ class BlockSteps:
 
 
 def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None, signed: bool = False) -> Tensor:
-    """Returns the exact scale of every group as (out, groups) in float64; blocks are (out, groups, weights).
-
-    `importance` is h ≥ 0 of every input, (groups · weights,). `signed` lets scales of the twos grid be negative.
-    """
+    """Returns the exact scale of every group, (out, groups) in float64; `importance` is h ≥ 0, (groups · weights,)."""
     _, columns, size = blocks.shape
     if not blocks.is_cuda or size > LONG or triton_search() is None:
         steps = clip_blocks(_rows(blocks), grid, group=size, importance=importance, signed=signed).step
@@ -55,10 +52,7 @@ def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None,
 
 
 def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective: str, signed: bool = False) -> Tensor:
-    """Returns the scale of every group with the lowest error of the worst language, (out, groups) in float64.
-
-    `importance` is (languages, groups · weights); `minimax_blocks` explains it and the objectives "worst" and "regret".
-    """
+    """Returns the scales (out, groups) of `minimax_blocks` for blocks (out, groups, weights), on their device."""
     size = blocks.shape[2]
     steps = minimax_blocks(_rows(blocks), grid, group=size, importance=importance, objective=objective, signed=signed)
     return torch.from_numpy(steps).to(blocks.device)
@@ -111,12 +105,7 @@ def minimax_blocks(
 
 
 def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid, signed: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the exact step of every group of blocks (out, groups, weights) and its error, both (out, groups).
-
-    The search is Triton's; what its kernel leaves undone is searched on the CPU. `h` (groups, weights) is the
-    importance, the same for every row, in float64; None stands for ones. A negative step is the step of the negated
-    weights.
-    """
+    """Returns steps and errors (out, groups), by Triton; what it leaves undone is searched on the CPU."""
     if signed:
         steps, errors = device_steps(blocks, h, grid=grid)
         turned, turned_errors = device_steps(-blocks, h, grid=grid)

@@ -73,10 +73,7 @@ class Grid:
         return np.abs(np.asarray(step, dtype=np.float64)) * self.steps_per_alpha
 
     def codes(self, x: ArrayLike, step: ArrayLike) -> CodeArray:
-        """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
-
-        A step of 0 stands for an all-zero block and gives code 0.
-        """
+        """Returns the nearest code of each x; `step` broadcasts, and a step of 0 (an all-zero block) gives 0."""
         values, steps = np.asarray(x, dtype=np.float64), np.asarray(step, dtype=np.float64)
         if self.kind != "twos" and (steps < 0).any():
             raise InputError(

@@ -167,10 +167,7 @@ def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
 
 
 def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
-    """Returns the least scale, of either sign, with which no weight is further than half a scale from its level.
-
-    The scale has the sign that gives the side with the largest weight the code that only one side has.
-    """
+    """Returns the scale, of either sign, that gives the extra code to the side with the largest weight."""
     above, below = blocks.amax(2).float().double(), blocks.amin(2).neg().float().double()
     longer, shorter = torch.maximum(above, below), torch.minimum(above, below)
     size = torch.maximum(longer / (0.5 - grid.lowest), shorter / (grid.highest + 0.5))

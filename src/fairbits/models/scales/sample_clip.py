@@ -27,10 +27,7 @@ _ROUNDING = 1e-28  # an error below this part of Σhw² is 0 up to rounding
 def clip_sample(
     w: ArrayLike, grid: Grid, *, importance: ArrayLike | None = None, signed: bool = False, tolerance: float = 1e-9
 ) -> Certified:
-    """Returns the step that minimises Σ h_j (w_j − Q(w_j))² over a whole sample, certified.
-
-    `signed` also tries negative steps on the twos grid.
-    """
+    """Returns the step, of either sign if `signed`, that minimises Σ h_j (w_j − Q(w_j))² over a sample, certified."""
     x, h, units = _sample(w, None if importance is None else np.asarray(importance)[None])
     if not x.any():
         return Certified(0.0, 0.0, 0.0, 0)

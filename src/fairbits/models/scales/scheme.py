@@ -78,10 +78,7 @@ class Scheme:
 
     @property
     def as_stored(self) -> "Scheme":
-        """The simplest scheme with the same form in a file, where only bits and group are visible.
-
-        One scale of a tensor is repeated for each of its rows.
-        """
+        """The simplest scheme with the same form in a file; one scale of a tensor is repeated for each row."""
         return Scheme(self.bits, within_rows(self.group))
 
     def fits(self, columns: int) -> bool:

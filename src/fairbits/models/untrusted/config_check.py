@@ -111,10 +111,7 @@ GENERATION_RULES: Mapping[str, Rule] = {  # of values that are not null
 
 
 def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raises if a field of config.json has the wrong type, or states a size that the tensors of the model refute.
-
-    `raw` is the content of the file, `shapes` are of all tensors in the files of the model.
-    """
+    """Raises if a field of config.json (`raw`) has the wrong type, or a size that the tensors refute."""
     tensors, sides = len(shapes), {side for shape in shapes for side in shape}
     longest = max(sides, default=0)
     for place, part in _objects(raw, file):
@@ -159,10 +156,7 @@ def _check_rules(part: Mapping[str, Any], rules: Mapping[str, Rule], start: str)
 
 
 def _check_window(part: Mapping[str, Any], start: str) -> None:
-    """Raises if attention has a window of no token: then the cache loses its first token, or does not fit.
-
-    Some classes write 0 if they have no window, and say so in another field.
-    """
+    """Raises if attention has a window of no token; some classes write 0 for none, and say so in another field."""
     window, kinds = part.get("sliding_window"), part.get("layer_types")
     unused = part.get("use_sliding_window") is False or (isinstance(kinds, list) and "sliding_attention" not in kinds)
     if window is not None and not window and not unused:

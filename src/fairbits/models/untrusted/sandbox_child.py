@@ -21,10 +21,7 @@ WRITTEN_BYTES = 1 << 20  # of a file: Python tries its directory for temporary f
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Limits the memory that this process takes from now on, its processor time and the files that it writes.
-
-    A system may lack some of these limits; the parent limits the time everywhere.
-    """
+    """Limits memory, processor time and files of this process, as far as the system can; the parent limits the time."""
     try:
         import resource
     except ImportError:  # Windows
@@ -81,10 +78,7 @@ def attempt(path: str, opened: Callable[[], Any], most_id: int) -> str | None:
 
 
 def has_number(path: str, digits: int) -> bool:
-    """Returns whether a JSON file may have a number of at least so many digits; if not, no id in it is longer.
-
-    A number follows one of `:,[`. To look for that is ten times as fast as to copy a large vocabulary into Python.
-    """
+    """Returns whether a JSON file may have a number of so many digits, ten times as fast as parsing it would be."""
     kinds = bytearray(b"x" * 256)
     for byte in b":,[":
         kinds[byte] = ord(":")

@@ -34,10 +34,7 @@ ADVICE = "fetch the model again from where you trust it; no other file of it was
 
 
 def check_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
-    """Raises unless the tokenizer of a model can be parsed within the limits.
-
-    The code of a model is never run in the child. A tokenizer that is such code, and trusted, is not tried.
-    """
+    """Raises unless the tokenizer can be parsed within the limits; trusted code of a model is not tried."""
     files = [path for path in sorted(directory.iterdir()) if path.suffix in PARSED and not path.is_dir()]
     for path in files:
         _check_file(path)
