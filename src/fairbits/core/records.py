@@ -81,17 +81,14 @@ class Kind(Generic[T]):
                 f"{source} has the schema {schema!r:.60}; it must be {self.schema}: {remedy} it with {self.command}"
             )
         try:
-            self._check_keys(data)
+            expected = [key for name, key in self.keys.items() if name not in self.optional]
+            for key in [*(["fairbits"] if self.stamped else []), *expected]:
+                if key not in data:
+                    raise InputError(f"{key} is missing")
             envelope = {"schema", "fairbits"} - set(self.keys.values())
             return check_record(self.record, {key: value for key, value in data.items() if key not in envelope})
         except InputError as problem:
             raise InputError(f"{source} is damaged: {problem}; write it again with {self.command}") from None
-
-    def _check_keys(self, data: Mapping[str, Any]) -> None:
-        expected = [key for name, key in self.keys.items() if name not in self.optional]
-        for key in [*(["fairbits"] if self.stamped else []), *expected]:
-            if key not in data:
-                raise InputError(f"{key} is missing")
 
 
 def read_object(path: Path, *, finite: bool = True, remedy: str = REMEDY) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
 
-import copy
 import difflib
 import hashlib
 import json
@@ -37,7 +36,7 @@ from fairbits.models.io.safetensors_files import (
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
 from fairbits.models.source import SourceKind, find_source
-from fairbits.models.untrusted.quantization_check import check_quantization
+from fairbits.models.untrusted.config_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
@@ -219,8 +218,8 @@ class Checkpoint:
 
     def without_fingerprint(self) -> "Checkpoint":
         """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
-        copied = copy.copy(self)
-        copied.__dict__["fingerprint"] = ""
+        copied = object.__new__(type(self))  # copy.copy would open the model again
+        copied.__dict__.update(self.__dict__, fingerprint="")
         return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -87,11 +87,6 @@ class LoadedCheckpoint(Checkpoint):
     def size_bytes(self) -> int:
         return super().size_bytes if self._packing is None else self._packing.size_bytes
 
-    def without_fingerprint(self) -> "LoadedCheckpoint":
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, fingerprint="")
-        return copied
-
     def tokenizer(self) -> PreTrainedTokenizerBase:
         if not self._has_tokenizer:
             raise InputError(f"{self.target} came without its tokenizer; pass tokenizer=…")

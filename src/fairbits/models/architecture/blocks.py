@@ -3,21 +3,24 @@
 Names only distinguish q, k and v.
 """
 
+import copy
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Role, RowRange
-from fairbits.models.architecture.fused_rows import attention_layout, gate_layout
-from fairbits.models.architecture.meta_model import Key, TracedCall
+from fairbits.models.architecture.meta_model import TOKENS, Key, TracedCall
 
 _PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
@@ -60,9 +63,8 @@ def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
         call = path_calls[0]
-        channels = (
-            call.out_channels if isinstance(module, nn.Linear) else n_out
-        )  # routers give other things than a product
+        # routers give other things than a product
+        channels = call.out_channels if isinstance(module, nn.Linear) else n_out
         if call.input_id is not None and call.output_id is not None and (call.in_channels, channels) == (n_in, n_out):
             listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(path_calls)))
     return listed
@@ -328,7 +330,7 @@ def _layout(
 ) -> tuple[RowRange, ...]:
     if reading.role not in ("qkv", "mlp_gate_up"):
         return ()
-    find, last = (attention_layout, "attention_out") if reading.role == "qkv" else (gate_layout, "mlp_down")
+    find, last = (_attention_layout, "attention_out") if reading.role == "qkv" else (_gate_layout, "mlp_down")
     parent = reading.site.path.rpartition(".")[0]
     outs = [r.site.path for r in readings if r.role == last and r.site.path.startswith(f"{parent}.")]
     if len(outs) != 1 or len(calls.get(parent, ())) != 1:
@@ -342,3 +344,86 @@ def _layout(
         except Exception:  # the module's own code, run on made-up arguments: if it fails the layout stays unknown
             layouts[kind] = ()
     return layouts[kind]
+
+
+# Which rows of a fused matrix are q, k and v (or gate and up) is found by differentiating the module that uses it. It
+# runs on the CPU with the output of the fused matrix given, so no weight of a real size is ever made:
+#     the same value at every token: attention returns v whatever q and k are, so only rows of v have a gradient;
+#     different values: the first token reaches the second through k and v only; rows without effect are q.
+
+
+class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an error
+    """Ends the run of a module at the matrix that follows."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def _attention_layout(
+    attention: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int
+) -> tuple[RowRange, ...]:
+    run = _runner(attention, call, fused=fused, out=out)
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(1, TOKENS, rows, generator=generator)
+    same = value[:, :1].expand(1, TOKENS, rows).clone().requires_grad_()
+    (grad,) = torch.autograd.grad(run(same).sum(), same)
+    is_v = grad.abs().amax((0, 1)) > 1e-3  # q and k: rounding only; v: the sum of positive attention weights
+    value.requires_grad_()
+    weights = torch.rand(run(value).shape[-1], generator=generator)
+    (grad,) = torch.autograd.grad((run(value)[0, -1] * weights).sum(), value)
+    reaches = grad[0, 0] != 0
+    roles: list[Role] = ["v" if v else "k" if r else "q" for v, r in zip(is_v.tolist(), reaches.tolist(), strict=True)]
+    # every head of v has one of k; anything else says that made-up arguments, such as a mask, hid an effect
+    return _ranges(roles) if roles.count("k") == roles.count("v") > 0 and "q" in roles else ()
+
+
+def _gate_layout(mlp: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int) -> tuple[RowRange, ...]:
+    """Returns the rows of gate and up in the output of `fused`: at 1 the slope in up is the value itself."""
+    run = _runner(mlp, call, fused=fused, out=out)
+    ones = torch.ones(1, TOKENS, rows, requires_grad=True)
+    value = run(ones)
+    (grad,) = torch.autograd.grad(value.sum(), ones)
+    is_up = torch.isclose(grad[0, 0], value.detach().flatten()[0])
+    return _ranges(["mlp_up" if up else "mlp_gate" for up in is_up.tolist()]) if 2 * int(is_up.sum()) == rows else ()
+
+
+def _runner(module: nn.Module, call: TracedCall, *, fused: str, out: str) -> Callable[[Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def made(tensor: Tensor) -> Tensor:
+        if tensor.dtype.is_floating_point:
+            return torch.rand(tensor.shape, generator=generator)
+        return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+    module = copy.deepcopy(module)  # on the meta device: without weights
+    first, last = module.get_submodule(fused), module.get_submodule(out)
+    for part in module.modules():
+        if part is not first and part is not last:
+            part._parameters = {n: p if p is None else nn.Parameter(made(p)) for n, p in part._parameters.items()}
+            part._buffers = {n: b if b is None else made(b) for n, b in part._buffers.items()}
+    args, kwargs = tree_map_only(Tensor, made, (call.args, dict(call.kwargs)))
+
+    def run(value: Tensor) -> Tensor:
+        def give(*_: Any) -> Tensor:
+            return value
+
+        def stop(reached: Tensor) -> Tensor:
+            raise _Reached(reached.reshape(1, TOKENS, -1))
+
+        first.forward, last.forward = give, stop
+        try:
+            module.forward(*args, **kwargs)
+        except _Reached as end:
+            return end.value
+        raise RuntimeError("the module never reached its output matrix")
+
+    return run
+
+
+def _ranges(roles: Sequence[Role]) -> tuple[RowRange, ...]:
+    parts, start = [], 0
+    for role, run in groupby(roles):
+        stop = start + len(list(run))
+        parts.append(RowRange(role, start, stop))
+        start = stop
+    return tuple(parts)

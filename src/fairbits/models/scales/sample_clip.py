@@ -65,7 +65,7 @@ class SampleSums(CodeSums):
 
     def __init__(self, w: np.ndarray, importance: Floats | None, *, grid: Grid) -> None:
         self.grid, self._caps = grid, grid.caps
-        self._sides = _both_sides(w, importance) if grid.kind == "twos" else [_one_side(np.abs(w), importance)]
+        self._sides = _both_sides(w, importance) if grid.kind == "twos" else [_paged(*_sorted(np.abs(w), importance))]
         self.energy = _energy(w, importance)
         self.total = np.array([float(w.size)]) if importance is None else importance.sum(axis=1)
         self.magnitude = np.sum([side.first[:, 0] for side in self._sides], axis=0)
@@ -112,10 +112,6 @@ class _SortedSide:
         if self.x.size:
             arrays = (self.x, self.h, self.tops, self.first, self.count)
             _add_code_sums(*arrays, steps, cap, np.float64(offset), first, second)
-
-
-def _one_side(x: np.ndarray, importance: Floats | None) -> _SortedSide:
-    return _paged(*_sorted(x, importance))
 
 
 def _both_sides(w: np.ndarray, importance: Floats | None) -> list[_SortedSide]:
