@@ -14,7 +14,6 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import REQUEST_BYTES
 from fairbits.core.records import read_object
 from fairbits.models.checkpoint import Checkpoint, hash_name
-from fairbits.models.io.hub_files import HubFiles
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX,
@@ -24,6 +23,7 @@ from fairbits.models.io.safetensors_files import (
     TensorInfo,
     read_bytes,
 )
+from fairbits.models.io.weight_files import HubFiles
 from fairbits.models.source import find_pickle, is_hub_id, pickle_advice
 
 CONFIG = "config.json"

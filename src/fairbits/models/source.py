@@ -12,9 +12,8 @@ from huggingface_hub import snapshot_download
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.models.io.gguf_file import dequantize_gguf
-from fairbits.models.io.hub_files import unreachable
 from fairbits.models.io.safetensors_files import INDEX, SINGLE
-from fairbits.models.io.weight_files import no_weights
+from fairbits.models.io.weight_files import no_weights, unreachable
 
 SourceKind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}

@@ -11,13 +11,25 @@ whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A hea
 weight, and a copy of the scale.
 
 The `quantization_config` in config.json says which layer is stored how.
+
+Some tensors may be read by only one of two loaders, so that a checkpoint may have two indices:
+
+    shapes.safetensors                   X.weight_shape that vLLM would rearrange like rows of attention heads
+    joined.safetensors                   convolutions of q, k and v as transformers would join them in a plain file
+    parts.safetensors                    the same as they are in the original file
+    model.safetensors.index.json         everything without shapes and joined tensors: what vLLM reads
+    transformers.safetensors.index.json  everything without parts: `transformers_weights` in config.json names it
 """
 
 import copy
+import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,11 +39,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import write_whole
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
-from fairbits.models.architecture.tensor_names import joined_groups
+from fairbits.models.architecture.tensor_names import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.safetensors_files import (
+    EXPLICIT,
+    INDEX,
+    INDEX_SUFFIX,
+    StoredTensor,
+    in_memory,
+    read_header,
+    write_tensors,
+)
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -342,3 +364,71 @@ def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
     weight = checkpoint.architecture.weights[name]
     tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
     return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))
+
+
+SHAPES, JOINED, JOINED_PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
+COMPLETE = f"transformers{INDEX_SUFFIX}"
+REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}  # modules that vLLM rearranges blindly
+
+
+@dataclass(frozen=True, eq=False)
+class SplitIndex:
+    """What is stored apart: tensors that only transformers reads, and `parts`, which only others read."""
+
+    shapes: Mapping[str, Tensor] = field(default_factory=dict)
+    joined: Mapping[str, Tensor] = field(default_factory=dict)
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def write(self, directory: Path) -> None:
+        for file, tensors in self._files.items():
+            write_tensors(directory / file, in_memory(tensors))
+
+    def write_indices(self, directory: Path, shards: Iterable[str], *, size_bytes: int) -> None:
+        files = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
+        complete = {shard: tensors for shard, tensors in files.items() if shard != JOINED_PARTS}
+        usual = {shard: tensors for shard, tensors in files.items() if shard not in (SHAPES, JOINED)}
+        if (size := _stored_bytes(complete)) != size_bytes:
+            raise InputError(f"the tensors take {size:,} bytes and {size_bytes:,} were planned; report this")
+        if self:
+            _write_index(directory / COMPLETE, complete)
+        _write_index(directory / INDEX, usual)
+
+    @property
+    def config_entries(self) -> dict[str, str]:
+        return {EXPLICIT: COMPLETE} if self else {}
+
+    @cached_property
+    def _files(self) -> dict[str, Mapping[str, Tensor]]:
+        files = {SHAPES: self.shapes, JOINED: self.joined, JOINED_PARTS: self.parts}
+        return {file: tensors for file, tensors in files.items() if tensors}
+
+
+def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitIndex:
+    """Returns the shapes that vLLM cannot load, and what transformers joins, of a checkpoint that is quantized."""
+    architecture = checkpoint.architecture
+    end = REARRANGED.get(architecture.family)
+    packed = [architecture.weights[name] for name in schemes if not architecture.weights[name].in_whole_bytes]
+    unread = [weight for weight in packed if end is not None and weight.module.endswith(end)]
+    model = checkpoint.meta_model()
+    groups, conversions = joined_groups(model, architecture), Conversions(model)
+    return SplitIndex(
+        {f"{weight.name}_shape": torch.tensor(weight.shape) for weight in unread},
+        {
+            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read).values())).contiguous()
+            for parameter, parts in groups.items()
+        },
+        {name: checkpoint.read(name) for parts in groups.values() for name in parts},
+    )
+
+
+def _stored_bytes(shards: Mapping[str, Mapping[str, StoredTensor]]) -> int:
+    return sum(info.nbytes for tensors in shards.values() for info in tensors.values())
+
+
+def _write_index(path: Path, shards: Mapping[str, Mapping[str, StoredTensor]]) -> None:
+    weight_map = {name: shard for shard, tensors in shards.items() for name in tensors}
+    content = {"metadata": {"total_size": _stored_bytes(shards)}, "weight_map": dict(sorted(weight_map.items()))}
+    write_whole({path: [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"]})

@@ -42,6 +42,7 @@ from fairbits.models.io.compressed_tensors import (
     planned_bytes,
     quantization_config,
     read_packed,
+    split_index,
 )
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
@@ -52,7 +53,6 @@ from fairbits.models.io.safetensors_files import (
     read_header,
     write_tensors,
 )
-from fairbits.models.io.split_index import split_index
 from fairbits.models.scales.groups import Codes, check_planned
 from fairbits.models.scales.scheme import Scheme
 
