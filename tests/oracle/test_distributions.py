@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fairbits.models.moments import Moments, kappa_mixture, mixture_moments
 from fairbits.models.scales.grid import Grid
+from fairbits.models.weight_moments import Moments, kappa_mixture, mixture_moments
 from fairbits_research.theory.clip_distribution import clip_distribution
 from fairbits_research.theory.distributions import (
     Gaussian,

@@ -11,8 +11,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config
-from fairbits.models.io.split_index import split_index
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, split_index
 from fairbits.models.loaded_checkpoint import PackedOnSave
 from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel

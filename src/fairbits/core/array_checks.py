@@ -68,10 +68,7 @@ def labels(name: str, value: ArrayLike, size: int) -> NDArray[np.intp]:
 
 
 def near_one(x: Floats) -> tuple[Floats, float]:
-    """Returns x divided by a power of two near its largest magnitude, and that power (1 if x is 0).
-
-    The division is exact, and squares and sums of the result neither overflow nor underflow.
-    """
+    """Returns x divided, exactly, by a power of two near its largest magnitude, and that power (1 if x is 0)."""
     exponent = int(np.clip(np.frexp(np.max(np.abs(x)))[1], -1021, 1023))
     return np.ldexp(x, -exponent), float(np.ldexp(1.0, exponent))
 

@@ -7,13 +7,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u
 
 
 def printable(text: str) -> str:
-    r"""Returns the text on one line, with characters that must not reach a terminal as \uXXXX, which JSON can decode.
-
-    Tensor names, configuration values and file names come from whoever made the model, and cannot be trusted.
-
-    >>> print(printable("weight\x1b[2J"))
-    weight\u001b[2J
-    """
+    r"""Returns text of strangers on one line, with control characters as \uXXXX, which JSON can decode."""
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

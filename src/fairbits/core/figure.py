@@ -13,10 +13,8 @@ from fairbits.core.files import check_writable, write_files
 
 PLOTLY = "assets/plotly/plotly-cartesian.min.js"
 COLOURS = ("#3b5bdb", "#e8590c", "#2b8a3e", "#9c36b5", "#0b7285", "#c2255c")
-HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""Characters that could end a script element, or be read as markup or a line break within it."""
-ROW, FRAME = 22, 130
-"""Pixels of a row, and of everything around the rows."""
+HIDDEN_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}  # could end a script element
+ROW, FRAME = 22, 130  # pixels of a row, and of everything around the rows
 PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>html,body{{margin:0;background:#fff}}</style><div id="plot"></div>
 <script>{plotly}</script>
@@ -25,11 +23,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Figure:
-    """Traces and layout as plotly reads them; the last value of a cell shows them.
-
-    >>> print(Figure("damage", ({"type": "bar", "x": [1], "y": ["heb"]},), {"height": 200}))
-    Figure('damage'): shown in a notebook; save("figure.html") writes it
-    """
+    """Traces and layout as plotly reads them; the last value of a cell shows them."""
 
     title: str
     data: tuple[Mapping[str, Any], ...]
@@ -43,22 +37,18 @@ class Figure:
         return {"data": [dict(trace) for trace in self.data], "layout": dict(self.layout)}
 
     def html(self) -> str:
-        """Returns a page with everything in it."""
         data, layout = (script_json(self.to_dict()[name]) for name in ("data", "layout"))
         return PAGE.format(title=html.escape(self.title), plotly=plotly_script(), data=data, layout=layout)
 
     def save(self, path: str | Path) -> None:
-        """Writes the page."""
         write_files({check_writable(path, example="figure.html"): self.html().encode()})
 
     def _repr_html_(self) -> str:
-        """Returns a frame with the page, apart from the styles and scripts of the notebook."""
         height = int(self.layout.get("height", 400)) + 10
         style = f"width:100%;height:{height}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(self.html())}"></iframe>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """Returns the figure for a notebook: as a page, and for those that draw plotly's form themselves."""
         return {
             "text/plain": repr(self),
             "text/html": self._repr_html_(),
@@ -69,10 +59,7 @@ class Figure:
 def dots(
     title: str, series: Mapping[str, Mapping[str, tuple[float, float, float]]], *, axis: str, order: Sequence[str]
 ) -> Figure:
-    """Returns a figure with a row for each name in `order`, the first on top, and a dot with its interval per series.
-
-    `series` has value, low and high by name; limits that are not finite are left out.
-    """
+    """Returns a figure with a row for each name in `order`, and a dot per series (value, low, high by name)."""
     traces = []
     step = 0.6 / max(1, len(series))
     for i, (name, points) in enumerate(series.items()):
@@ -134,16 +121,11 @@ def _layout(title: str, axis: str, rows: Mapping[str, Any], count: int, *, legen
 
 
 def _length(side: float) -> float:
-    """Returns the length of one side of an interval; 0 if there is no interval."""
     return side if 0 <= side < float("inf") else 0.0
 
 
 def script_json(content: Any) -> str:
-    r"""Returns content as JSON that is safe within a script element.
-
-    >>> script_json({"model": "</script>"})
-    '{"model":"\\u003c/script\\u003e"}'
-    """
+    """Returns content as JSON that is safe within a script element."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(HIDDEN_IN_SCRIPT)
 

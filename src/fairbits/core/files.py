@@ -24,12 +24,9 @@ import psutil
 from fairbits.core.errors import InputError
 
 Chunk = bytes | memoryview
-TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")
-"""Temporary names: a digest of the name to come, then machine, process and second of its start, and a number."""
-CLOCK_S = 2.0
-"""Seconds by which two readings of one start may differ, as the clock may have been set in between."""
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)
-"""How systems fail that cannot sync a directory, or not this one."""
+TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")  # digest, machine, process, start, count
+CLOCK_S = 2.0  # seconds by which two readings of one start may differ, as the clock may have been set in between
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # a directory that cannot be synced
 _numbers = count()
 
 
@@ -87,10 +84,7 @@ def write_whole(contents: Mapping[Path, Iterable[Chunk]]) -> dict[Path, str]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Yields a new directory to fill, which becomes `path` when the body of the `with` statement is done.
-
-    `path` must be new or an empty directory. Its parents are made.
-    """
+    """Yields a directory to fill, which becomes `path`, new or empty, at the end of the `with` statement."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path)
     draft = temporary_name(path)

@@ -19,18 +19,13 @@ from fairbits.core.errors import InputError
 LOCK = ".lock"
 UNLOCKED = "this file system has no locks: only runs on the same machine are kept apart"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-WAIT_S = 0.2
-"""Seconds until a lock counts as taken: a process that ends removes the file, and the next attempt makes a new one."""
-HOLDER = re.compile(r"(\d{1,10})\n(\S{1,255})(\n.*)?", re.DOTALL)
-"""What the file of a lock says, as `SoftFileLock` writes it too: the process and its machine."""
+WAIT_S = 0.2  # seconds until a lock counts as taken: a process that ends removes the file first
+HOLDER = re.compile(r"(\d{1,10})\n(\S{1,255})(\n.*)?", re.DOTALL)  # process and machine, as SoftFileLock writes them
 
 
 @contextmanager
 def lock_directory(directory: Path, *, option: str = "--out") -> Iterator[str | None]:
-    """Locks a directory against other runs; yields a note if the file system has no locks.
-
-    `option` is the one that names the directory on the command line.
-    """
+    """Locks a directory, named by `option`, against other runs; yields a note if the file system has no locks."""
     with lock_file(directory / LOCK, directory, option=option) as note:
         yield note
 
@@ -82,7 +77,6 @@ def _take(file: Path) -> BaseFileLock:
 
 
 def _holder(file: Path) -> str:
-    """Returns who holds a lock, in brackets; nothing if its file does not say."""
     with suppress(OSError, ValueError), file.open(encoding="utf-8") as opened:
         if (match := HOLDER.fullmatch(opened.read(400))) is not None:
             return f" (process {match[1]} on {match[2]})"

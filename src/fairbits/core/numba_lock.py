@@ -2,5 +2,4 @@
 
 from threading import RLock
 
-LAUNCH = RLock()
-"""Held while parallel kernels run: one call uses all cores, and numba's fallback threads allow only one caller."""
+LAUNCH = RLock()  # held while parallel kernels run: numba's fallback threads allow only one caller

@@ -6,10 +6,8 @@ from typing import Any
 
 from fairbits.core.errors import InputError
 
-COMMANDS = "fairbits.commands"
-"""Commands of the command line: a function each, as Typer takes it."""
-SOURCES = "fairbits.sources"
-"""Functions that turn one checkpoint into another, asked for by `MODEL?name=value`."""
+COMMANDS = "fairbits.commands"  # commands of the command line: a function each, as Typer takes it
+SOURCES = "fairbits.sources"  # functions that turn one checkpoint into another, asked for by `MODEL?name=value`
 
 
 @cache

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-Progress = Callable[[str, float, float], None]
-"""Called with the stage, how much of it is done, and how much there is."""
+Progress = Callable[[str, float, float], None]  # called with the stage, how much of it is done, and how much there is
 
 
 def within(progress: Progress | None, prefix: str) -> Progress | None:

@@ -27,13 +27,10 @@ from fairbits.core.memory import JSON_BYTES, JSON_CONTAINERS, JSON_LEVELS
 from fairbits.core.version import __version__
 
 T = TypeVar("T")
-STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string of JSON, also one that does not end: so that looking for strings takes no longer than the file is long."""
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)  # it may not end: one pass finds all
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-"""The escape of half of a surrogate pair; where there are two, they may be a character."""
-LONGEST_NUMBER = 400
-"""Characters of a number; no float needs as many."""
+HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair; two of them may be a character
+LONGEST_NUMBER = 400  # characters of a number; no float needs as many
 REMEDY = "it must be a JSON file: repair it or fetch it again"
 
 
@@ -61,7 +58,6 @@ class Kind(Generic[T]):
         return {field.name: field.metadata.get("alias", field.name) for field in fields(self.record)}  # type: ignore[arg-type]
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of fields under their keys."""
         return {self.keys[name]: value for name, value in values.items()}
 
     def stamp(self, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,24 +81,18 @@ class Kind(Generic[T]):
                 f"{source} has the schema {schema!r:.60}; it must be {self.schema}: {remedy} it with {self.command}"
             )
         try:
-            self._check_keys(data)
+            expected = [key for name, key in self.keys.items() if name not in self.optional]
+            for key in [*(["fairbits"] if self.stamped else []), *expected]:
+                if key not in data:
+                    raise InputError(f"{key} is missing")
             envelope = {"schema", "fairbits"} - set(self.keys.values())
             return check_record(self.record, {key: value for key, value in data.items() if key not in envelope})
         except InputError as problem:
             raise InputError(f"{source} is damaged: {problem}; write it again with {self.command}") from None
 
-    def _check_keys(self, data: Mapping[str, Any]) -> None:
-        expected = [key for name, key in self.keys.items() if name not in self.optional]
-        for key in [*(["fairbits"] if self.stamped else []), *expected]:
-            if key not in data:
-                raise InputError(f"{key} is missing")
-
 
 def read_object(path: Path, *, finite: bool = True, remedy: str = REMEDY) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Numbers must be finite, unless `finite` is False: some published configurations hold Infinity. `remedy` ends errors.
-    """
+    """Returns the JSON object in a file; some configurations hold numbers that are not `finite`."""
     try:
         with path.open("rb") as file:
             data = file.read(JSON_BYTES + 1)
@@ -144,15 +134,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
-    """Returns JSON data as an object of the type `kind`, mostly a dataclass.
-
-    The error names the key that is wrong, and `source`, if given.
-
-    >>> check_record(tuple[int, ...], [1, "2"])
-    Traceback (most recent call last):
-    ...
-    fairbits.core.errors.InputError: 1 is '2'; it must be a valid integer
-    """
+    """Returns JSON data as an object of the type `kind`; the error names `source` and the key that is wrong."""
     try:
         # from JSON text, as only this makes tuples of lists without any other conversion
         record: T = _adapter(cast(Any, kind)).validate_json(json.dumps([data]))[0]
@@ -163,11 +145,7 @@ def check_record(kind: type[T], data: Any, *, source: str = "") -> T:
 
 
 def to_json(data: Mapping[str, Any]) -> bytes:
-    r"""Returns the content of a JSON file, without characters that would steer a terminal.
-
-    >>> to_json({"name": "\x9b2J"})
-    b'{\n "name": "\\u009b2J"\n}\n'
-    """
+    """Returns the content of a JSON file, without characters that would steer a terminal."""
     return as_lines(json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
 
 
@@ -184,7 +162,6 @@ def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
 
 
 def _reason(problems: list[ErrorDetails], data: Any) -> str:
-    """Returns what is wrong first: where, what is there and what must hold; all choices, where a type has several."""
     first = problems[0]
     if first["type"] == "json_invalid":  # the only text that Python writes and pydantic cannot read
         return "the content holds half of a surrogate pair, which is not text"
@@ -233,10 +210,8 @@ def _finite(text: str) -> int | float:
     return int(text) if text.lstrip("-").isdecimal() else float(text)
 
 
-MOST = 2**63 - 1
-"""The largest whole number: what NumPy and torch can hold."""
-LARGEST = 1e30
-"""The largest sum or loss: 10^8 times as many nats as a model of today could lose on all text that there is."""
+MOST = 2**63 - 1  # the largest whole number: what NumPy and torch can hold
+LARGEST = 1e30  # the largest sum or loss: 10^8 times as many nats as a model could lose on all text there is
 
 
 @dataclass(frozen=True)
@@ -268,25 +243,20 @@ class Matching:
         return core_schema.no_info_after_validator_function(check, handler(source))
 
 
-Number = Annotated[int, Ge(-MOST), Le(MOST)] | float
-"""A number as the file has it: 1 stays 1, so that a record that is read and written again keeps its bytes."""
+Number = Annotated[int, Ge(-MOST), Le(MOST)] | float  # as in the file: 1 stays 1, so that a record keeps its bytes
 Count = Annotated[int, Ge(0), Le(MOST)]
 Positive = Annotated[int, Ge(1), Le(MOST)]
 NonNegative = Annotated[float, Ge(0)]
-Amount = Annotated[float, Ge(0), Le(LARGEST)]
-"""A sum or a mean that others are computed from, without leaving the range of floats."""
+Amount = Annotated[float, Ge(0), Le(LARGEST)]  # others are computed from it within the range of floats
 Share = Annotated[Number, Ge(0), Le(1)]
 Weight = Annotated[Number, Gt(0), Le(1)]
 Seconds = Annotated[Number, Ge(0), Le(LARGEST)]
-StoredBits = Annotated[int, Ge(2), Le(8)]
-"""Bits of a code that is written."""
-TriedBits = Annotated[int, Ge(2), Le(16)]
-"""Bits of a code whose damage is predicted or measured in memory."""
+StoredBits = Annotated[int, Ge(2), Le(8)]  # bits of a code that is written
+TriedBits = Annotated[int, Ge(2), Le(16)]  # bits of a code whose damage is predicted or measured in memory
 BlockIndex = Annotated[int, Ge(0), Le(999_999)]
 Split = Annotated[str, Matching("calibration|evaluation", "calibration or evaluation")]
 Name = Annotated[str, MinLen(1)]
-ShortName = Annotated[str, MaxLen(100)]
-"""A name that errors and tables quote as it is."""
+ShortName = Annotated[str, MaxLen(100)]  # a name that errors and tables quote as it is
 Digest = Annotated[str, Matching("[0-9a-f]{64}", "a SHA-256, 64 hexadecimal digits")]
 Code = Annotated[
     str,

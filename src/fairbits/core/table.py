@@ -22,19 +22,14 @@ if TYPE_CHECKING:
     import pandas
 
 Cell = str | list[str | tuple[str, str]]
-ROWS = 12
-"""The most rows of a table as text; of a longer one the first rows are shown."""
+ROWS = 12  # the most rows of a table as text; of a longer one the first rows are shown
 STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR_LENGTH = 8  # characters
-SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
-"""Characters with a meaning in Markdown; an underscore within a word, as in heb_Hebr, has none."""
-FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")
-"""Characters that make a list or a heading at the beginning of a line."""
-LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
-"""Where Markdown renderers turn an address in plain text into a link."""
-WORD_JOINER = "&#8288;"
-"""It is invisible: some renderers look for addresses after resolving escapes and entities."""
+SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")  # but not an underscore within a word
+FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")  # make a list or a heading at the beginning of a line
+LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)  # renderers make links of plain addresses
+WORD_JOINER = "&#8288;"  # invisible: some renderers look for addresses after resolving escapes and entities
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 
 
@@ -76,14 +71,6 @@ class Table:
         return grid
 
     def text(self) -> str:
-        """Returns the table as plain text.
-
-        >>> print(Table("damage", ("language", "value"), (("heb", "0.09"), ("deu", "0.03"))).text())
-        damage
-        language  value
-        heb        0.09
-        deu        0.03
-        """
         shown = self.rows if len(self.rows) <= ROWS else self.rows[: ROWS - 2]
         lines = [tuple(map(plain, row)) for row in shown]
         if self.headers:
@@ -95,7 +82,6 @@ class Table:
         return "\n".join([*filter(None, around[0]), *body, *more, *around[1]])
 
     def html(self) -> str:
-        """Returns the table for a notebook, with all rows."""
         headers = "".join(
             f'<th style="{self._cell_style(i)}">{_safe(text)}</th>' for i, text in enumerate(self._flat_headers())
         )
@@ -112,17 +98,7 @@ class Table:
         return f"<div>{title}{above}{body}{below}</div>"
 
     def markdown(self) -> str:
-        """Returns the table for a Markdown page: the title in bold, a pipe table with all rows, a paragraph per line.
-
-        >>> print(Table("damage", ("language", "value"), (("heb", "0.09"),), ("95 % intervals",)).markdown())
-        **damage**
-        <BLANKLINE>
-        | language | value |
-        |:--|--:|
-        | heb | 0.09 |
-        <BLANKLINE>
-        95 % intervals
-        """
+        """Returns the table for a Markdown page: a bold title, a pipe table with all rows, a paragraph per line."""
         parts = [f"**{escape_markdown(plain(self.title).strip())}**"] if self.title else []
         parts += [escape_markdown(plain(line)) for line in self.above]
         if self.rows:
@@ -154,11 +130,9 @@ class Shown:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        """Returns the first table as text."""
         return self.tables()[0].text()
 
     def _repr_html_(self) -> str:
-        """Returns all tables for a notebook."""
         return "".join(table.html() for table in self.tables())
 
 
@@ -183,11 +157,7 @@ def rich_text(cell: Cell, *, style: str = "") -> Text:
 
 
 def plain(cell: Cell) -> str:
-    """Returns a cell without styles.
-
-    >>> plain(["0.09 ", ("(0.08–0.10)", "dim")])
-    '0.09 (0.08–0.10)'
-    """
+    """Returns a cell without styles."""
     if isinstance(cell, str):
         return printable(cell)
     return printable("".join(part if isinstance(part, str) else part[0] for part in cell))
@@ -199,11 +169,7 @@ def dim(text: str) -> Cell:
 
 
 def bar(value: float, top: float) -> Cell:
-    """Returns a bar whose length is proportional to the value: BAR_LENGTH characters at `top`, none for 0 or less.
-
-    >>> plain(bar(1.5, 3.0))
-    '████    '
-    """
+    """Returns a bar whose length is proportional to the value: BAR_LENGTH characters at `top`, none for 0 or less."""
     eighths = round(8 * BAR_LENGTH * max(value / top, 0.0)) if top > 0 else 0
     return [((EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip().ljust(BAR_LENGTH), "red")]
 
@@ -226,10 +192,6 @@ class NumberFormat:
 
     The largest number, `top`, has about `digits` digits, and limits of intervals one fewer. `prefix` belongs before the
     name of the unit: numbers below 0.01 are written in thousandths or millionths, unless a `factor` is set.
-
-    >>> short = NumberFormat(0.0004)
-    >>> short.prefix, short(0.0004), NumberFormat(12.5)(0.0123)
-    ('10⁻³ ', '0.4000', '0.01')
     """
 
     def __init__(
@@ -241,7 +203,6 @@ class NumberFormat:
         )
 
     def __call__(self, value: float) -> str:
-        """Returns a number."""
         return f"{value * self.factor:.{self._decimals}f}"
 
     def limits(self, estimate: HasInterval) -> str:
@@ -261,11 +222,7 @@ def _decimals(top: float, digits: int) -> int:
 
 
 def short_unit(top: float) -> tuple[float, str]:
-    """Returns a factor that makes numbers up to `top` short, and the prefix of their unit.
-
-    >>> short_unit(0.0004)
-    (1000.0, '10⁻³ ')
-    """
+    """Returns a factor that makes numbers up to `top` short, and the prefix of their unit."""
     for factor, prefix in ((1.0, ""), (1e3, "10⁻³ "), (1e6, "10⁻⁶ ")):
         if top * factor >= 0.01:
             return factor, prefix
@@ -273,21 +230,13 @@ def short_unit(top: float) -> tuple[float, str]:
 
 
 def span(low: str, high: str) -> str:
-    """Returns both limits of an interval; with "to" between them where a minus sign would read as a dash.
-
-    >>> span("0.01", "0.02"), span("-0.00", "0.02"), span("-0.01", "0.02")
-    ('0.01–0.02', '0.00–0.02', '-0.01 to 0.02')
-    """
+    """Returns both limits of an interval, 0.01–0.02; "-0.01 to 0.02" where a minus sign would read as a dash."""
     low, high = (limit if float(limit) else limit.lstrip("-") for limit in (low, high))
     return f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
 
 def number(value: float) -> str:
-    """Returns a number with four decimals, or three significant digits if it is smaller; "–" if there is none.
-
-    >>> number(0.01234), number(0.00001234), number(float("nan"))
-    ('0.0123', '1.23e-05', '–')
-    """
+    """Returns a number with four decimals, or three significant digits if it is smaller; "–" if there is none."""
     if value != value:
         return "–"
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"
@@ -304,11 +253,7 @@ def data_frame(columns: Mapping[str, Sequence[Any]], *, index: str | None = None
 
 
 def escape_markdown(text: str) -> str:
-    r"""Returns text on one line that Markdown and HTML show as it is, without links.
-
-    >>> print(escape_markdown("a_b *c* <img> [d](e) | f"))
-    a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
-    """
+    """Returns text on one line that Markdown and HTML show as it is, without links."""
     line = SPECIAL.sub(lambda match: "\\" + match[0], printable(text.strip()))
     line = FIRST.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)
     line = re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)

@@ -8,11 +8,7 @@ from torch import Tensor
 
 
 def all_finite(x: Tensor) -> bool:
-    """Returns whether no element is NaN or infinite, by the extremes: many times faster than a mask of torch.isfinite.
-
-    >>> all_finite(torch.tensor([1.0, -2.0])), all_finite(torch.tensor([1.0, torch.nan, -torch.inf]))
-    (True, False)
-    """
+    """Returns whether no element is NaN or infinite, by the extremes: much faster than a mask of torch.isfinite."""
     return not x.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(x))).all())
 
 

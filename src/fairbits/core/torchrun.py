@@ -23,16 +23,11 @@ class Process:
 
     @property
     def several(self) -> bool:
-        """Whether there are other processes."""
         return self.count > 1
 
 
 def this_process() -> Process:
-    """Returns what torchrun says of this process, or a process that is alone.
-
-    >>> this_process().several
-    False
-    """
+    """Returns what torchrun says of this process, or a process that is alone."""
     found = [os.environ.get(name, "") for name in VARIABLES]
     if not all(found) or not all(each.isdigit() for each in found[:4]):
         return Process()

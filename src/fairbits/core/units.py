@@ -5,22 +5,15 @@ from typing import TypeVar
 
 from fairbits.core.array_checks import Floats
 
-UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")
-"""Units in which the damage of languages is reported. A section is a document that all languages have."""
-MEASURES = ("divergence", "loss")
-"""What quantization does to a language: the divergence from the reference model's predictions, or the added loss."""
-MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}
-"""How measures are written for people."""
-LEAST_DOCUMENTS = 5
-"""Documents that a language needs for a confidence interval."""
-UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}
-"""How units are written for people."""
+UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")  # a section is a document that all languages have
+MEASURES = ("divergence", "loss")  # from the reference model's predictions, or the added loss
+MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}  # how measures are written for people
+LEAST_DOCUMENTS = 5  # documents that a language needs for a confidence interval
+UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}  # how units are written for people
 
 NATS_PER_BIT = math.log(2)
-KB, MB, GB = 10**3, 10**6, 10**9
-"""Bytes, as sizes of files are given."""
-MIB, GIB = 2**20, 2**30
-"""Bytes, as limits of memory are given."""
+KB, MB, GB = 10**3, 10**6, 10**9  # bytes, as sizes of files are given
+MIB, GIB = 2**20, 2**30  # bytes, as limits of memory are given
 
 T = TypeVar("T", float, Floats)
 
@@ -36,11 +29,7 @@ def bits_per_byte(nats: T, size_bytes: T) -> T:
 
 
 def megabytes(size_bytes: float, *, decimals: int = 1) -> str:
-    """Returns a size in megabytes; a small one has two significant digits.
-
-    >>> megabytes(1_234_567), megabytes(1_234_567, decimals=2), megabytes(12_345)
-    ('1.2 MB', '1.23 MB', '0.012 MB')
-    """
+    """Returns a size in megabytes; a small one has two significant digits."""
     size = size_bytes / MB
     return f"{size:,.{decimals}f} MB" if size >= 10**-decimals else f"{size:.2g} MB"
 
@@ -51,11 +40,7 @@ def gigabytes(size_bytes: float) -> str:
 
 
 def readable_size(size_bytes: float) -> str:
-    """Returns a size in the largest unit of which it has at least one.
-
-    >>> readable_size(13337344), readable_size(9e11), readable_size(512)
-    ('13.3 MB', '900 GB', '512 bytes')
-    """
+    """Returns a size in the largest unit of which it has at least one."""
     for unit, least in (("GB", GB), ("MB", MB), ("kB", KB)):
         if size_bytes >= least:
             count = size_bytes / least

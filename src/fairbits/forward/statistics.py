@@ -31,10 +31,9 @@ from fairbits.forward.streaming import NotStreamableError, streaming_pass
 from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
-from fairbits.models.streaming_model import walk_dtype
+from fairbits.models.streaming_model import ReadAhead, walk_dtype
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
 

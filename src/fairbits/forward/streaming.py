@@ -46,8 +46,7 @@ from fairbits.forward.recorder import Recorder
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
-from fairbits.models.io.read_ahead import ReadAhead
-from fairbits.models.streaming_model import StreamingModel
+from fairbits.models.streaming_model import ReadAhead, StreamingModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,7 +17,7 @@ from scipy.spatial.distance import pdist, squareform
 from fairbits.core.array_checks import Floats, finite_array, near_one, nonnegative_array
 from fairbits.core.checks import same_shape
 from fairbits.core.errors import InputError
-from fairbits.models.moments import Moments, kappa_mixture
+from fairbits.models.weight_moments import Moments, kappa_mixture
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 

@@ -19,10 +19,7 @@ RECLAIMED = ("active_file", "inactive_file")
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bytes that are free: GPU memory (None without a GPU), RAM (None if not known), and disks.
-
-    `scratch` is the free space for temporary files; `shared` says whether it is on the same disk as `disk`.
-    """
+    """Bytes that are free; `scratch` is for temporary files, `shared` if it is on the same disk as `disk`."""
 
     gpu: int | None
     ram: int | None
@@ -43,10 +40,7 @@ def free_capacity(device: str, *, out: Path, scratch: Path) -> Capacity:
 
 
 def free_gpu_memory(device: str) -> int | None:
-    """Returns the free memory of a GPU, including what this process has reserved and does not use; None for a CPU.
-
-    A limit that was set with `torch.cuda.set_per_process_memory_fraction` counts.
-    """
+    """Returns the free memory of a GPU within the limits of torch, with what torch has reserved; None for a CPU."""
     if not is_gpu(device):
         return None
     named = torch.device(device).index

@@ -1,6 +1,5 @@
 """A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
 
-import copy
 import difflib
 import hashlib
 import json
@@ -37,18 +36,16 @@ from fairbits.models.io.safetensors_files import (
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
 from fairbits.models.source import SourceKind, find_source
-from fairbits.models.untrusted.quantization_check import check_quantization
+from fairbits.models.untrusted.config_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
 INCIDENTAL = ("_name_or_path", "transformers_version")  # entries of config.json that say nothing about the model
-TOKENIZER_FILES = (
+TOKENIZER_FILES = (  # of feature extractors too
     *("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json"),
     *("preprocessor_config.json", "processor_config.json"),
 )
-"""How the files of tokenizers and feature extractors are called."""
 
-QUANTIZED = "the checkpoint is already quantized"
-"""The beginning of the note on a model that is already quantized."""
+QUANTIZED = "the checkpoint is already quantized"  # the beginning of the note on a model that is already quantized
 
 
 class Checkpoint:
@@ -107,10 +104,7 @@ class Checkpoint:
         announce_read(self._location(name))
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        """Yields all tensors, or those in `names`, one at a time in file order.
-
-        The memory of a tensor is returned to the system as soon as the caller drops it.
-        """
+        """Yields all tensors, or those in `names`, one at a time in file order; drop each before the next."""
         wanted = self.tensors if names is None else {self._info(name).name for name in sequence("names", names)}
         for info in self.tensors.values():
             if info.name in wanted:
@@ -122,23 +116,19 @@ class Checkpoint:
         return self
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Returns the tensors of the files that make up a weight."""
         return (name,)
 
     def unpack(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """Returns a weight from the tensors of the files, which `read` gives."""
         return read(name)
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The configuration, as transformers understands it."""
         check_quantization(self.directory, self._raw_config, self.files)
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
     @property
     def hidden_size(self) -> int:
-        """The number of channels of the hidden states of text."""
         return int(self.config.get_text_config().hidden_size)
 
     @property
@@ -159,7 +149,6 @@ class Checkpoint:
         )
 
     def meta_model(self) -> PreTrainedModel:
-        """Returns the model without weights, on the meta device."""
         return meta_model(self.config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
@@ -180,13 +169,11 @@ class Checkpoint:
         return self.files
 
     def _location(self, name: str) -> StoredTensor:
-        """Returns where in the files a tensor is, or all that belongs to its expert."""
         part = self.slices.get(name)
         return self.files[name] if part is None else part.place(self.files[part.stacked])
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The blocks of the model, and the role of every weight in them."""
         shapes = {name: info.shape for name, info in self.tensors.items()}
         return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
 
@@ -220,7 +207,6 @@ class Checkpoint:
         return hashlib.sha256(_json_line(config))
 
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
-        """Yields the bytes of all tensors by name, in parts: the tensor, where in it the part begins, and the part."""
         yield from read_bytes(info for _, info in sorted(self.files.items()))
 
     @property
@@ -232,8 +218,8 @@ class Checkpoint:
 
     def without_fingerprint(self) -> "Checkpoint":
         """Returns the same checkpoint with an empty fingerprint, for estimates: a real one needs all weights."""
-        copied = copy.copy(self)
-        copied.__dict__["fingerprint"] = ""
+        copied = object.__new__(type(self))  # copy.copy would open the model again
+        copied.__dict__.update(self.__dict__, fingerprint="")
         return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -249,10 +235,7 @@ class Checkpoint:
         device: str = "cpu",
         read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
     ) -> PreTrainedModel:
-        """Returns the model itself, in eval mode, with all weights in the memory of a device.
-
-        The weights of a `read_only` model may belong to another model, and must not be written to.
-        """
+        """Returns the model in eval mode; a `read_only` one may share weights, and must not be written to."""
         packed = "quantization_config" in self._raw_config
         return load_model(
             self.directory,
@@ -276,7 +259,6 @@ class Checkpoint:
 
 
 def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
-    """Yields the tensors, with all experts of one that stacks them in its place."""
     experts: dict[str, list[str]] = {}
     for name, part in slices.items():
         experts.setdefault(part.stacked, []).append(name)
@@ -289,7 +271,6 @@ def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) 
 
 
 def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | None) -> Checkpoint:
-    """Returns the checkpoint at a path, under the name that it was given."""
     try:
         checkpoint = Checkpoint(path, trust_remote_code=trust_remote_code, revision=revision)
     except InputError as problem:
@@ -302,7 +283,6 @@ def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | Non
 
 
 def _inherited_notes(directory: Path) -> tuple[str, ...]:
-    """Returns the notes of the model that was given outliers, and a note that it was."""
     file = directory / "outliers.json"
     if not file.is_file():
         return ()

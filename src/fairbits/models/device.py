@@ -18,8 +18,7 @@ from fairbits.core.units import gigabytes
 Model = TypeVar("Model", bound=nn.Module)
 
 
-AUTO = "auto"
-"""The GPU if torch has one on this machine, else the CPU."""
+AUTO = "auto"  # the GPU if torch has one on this machine, else the CPU
 
 
 def resolve_device(device: str, *, earlier: str | None = None) -> str:
@@ -93,10 +92,7 @@ def tensor_cores() -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int | None, device: str | torch.device) -> Iterator[None]:
-    """Seeds the random numbers drawn within a `with` statement and restores the previous state afterwards.
-
-    Without a seed it does nothing.
-    """
+    """Seeds the random numbers drawn within a `with` statement, if there is a seed; the state before is restored."""
     if seed is None:
         yield
         return

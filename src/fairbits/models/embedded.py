@@ -8,14 +8,13 @@ from fairbits.core.errors import InputError
 
 PREFIX = "embedded:"
 ASSETS = Path(__file__).parents[1] / "assets"
-LANGUAGES = {
+LANGUAGES = {  # that each embedded model was trained on, from its model card
     "tiny": (
         *("amh_Ethi", "arb_Arab", "ben_Beng", "deu_Latn", "eng_Latn", "fin_Latn", "fra_Latn", "heb_Hebr", "hin_Deva"),
         *("ind_Latn", "jpn_Jpan", "kor_Hang", "rus_Cyrl", "spa_Latn", "swh_Latn", "tha_Thai", "tur_Latn", "vie_Latn"),
         *("yor_Latn", "zho_Hans"),
     )
 }
-"""The languages that each embedded model was trained on, from its model card."""
 TRAINING_TOKENS = {
     "tiny": (
         *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
@@ -32,11 +31,7 @@ def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
 
 
 def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
-    """Returns the name of the model and the kurtosis requested by block, in the order of the blocks.
-
-    >>> parse_embedded("embedded:tiny?outliers=7:148,3:125")
-    ('tiny', {3: 125.0, 7: 148.0})
-    """
+    """Returns the name of the model and the kurtosis requested by block, in the order of the blocks."""
     name, question, query = target.removeprefix(PREFIX).partition("?")
     names = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
     if name not in names:
@@ -63,20 +58,12 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
 
 
 def embedded_languages(target: str) -> tuple[str, ...] | None:
-    """Returns the codes of the languages that an embedded model was trained on; None for any other model.
-
-    >>> len(embedded_languages("embedded:tiny?outliers=3:125")), embedded_languages("./model")
-    (20, None)
-    """
+    """Returns the codes of the languages that an embedded model was trained on; None for any other model."""
     return LANGUAGES[parse_embedded(target)[0]] if target.startswith(PREFIX) else None
 
 
 def training_shares(target: str) -> dict[str, float] | None:
-    """Returns the share of each language in the training text of an embedded model; None for other models.
-
-    >>> round(training_shares("embedded:tiny")["eng_Latn"], 3)
-    0.226
-    """
+    """Returns the share of each language in the training text of an embedded model; None for other models."""
     if not target.startswith(PREFIX):
         return None
     name, _ = parse_embedded(target)

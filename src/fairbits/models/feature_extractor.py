@@ -1,15 +1,14 @@
 """The feature extractor of a model that reads sound: what it makes of samples, and how much of them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import WhisperFeatureExtractor
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
 from fairbits.models.architecture.meta_model import FRAMES_PER_POSITION
 from fairbits.models.checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    from transformers import WhisperFeatureExtractor
 
 ALONE, TOGETHER, WITHIN = "preprocessor_config.json", "processor_config.json", "feature_extractor"
 KIND = "WhisperFeatureExtractor"
@@ -18,13 +17,8 @@ USUAL = {"feature_size": 80, "sampling_rate": 16000, "hop_length": 160, "chunk_l
 LIMITS = {"sampling_rate": (4_000, 48_000), "hop_length": (1, 48_000), "chunk_length": (1, 600), "n_fft": (16, 16_384)}
 
 
-def load_feature_extractor(checkpoint: Checkpoint) -> "WhisperFeatureExtractor":
-    """Returns the feature extractor that transformers would make of the files, without dither, which is random.
-
-    What the files say is checked first: tables have the sizes that it states.
-    """
-    from transformers import WhisperFeatureExtractor
-
+def load_feature_extractor(checkpoint: Checkpoint) -> WhisperFeatureExtractor:
+    """Returns the feature extractor of the files, if the sizes that they state are possible; without dither."""
     file, content = _content(checkpoint)
     if content.get("feature_extractor_type", KIND) != KIND:
         raise InputError(
@@ -50,7 +44,6 @@ def load_feature_extractor(checkpoint: Checkpoint) -> "WhisperFeatureExtractor":
 
 
 def _content(checkpoint: Checkpoint) -> tuple[Path, dict[str, Any]]:
-    """Returns the file that describes the feature extractor, and what it says."""
     together, alone = checkpoint.directory / TOGETHER, checkpoint.directory / ALONE
     if together.is_file():
         content = read_object(together).get(WITHIN)

@@ -8,14 +8,12 @@ from typing import NoReturn
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.memory import REQUEST_BYTES
 from fairbits.core.records import read_object
 from fairbits.models.checkpoint import Checkpoint, hash_name
-from fairbits.models.io.hub_files import HubFiles
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     INDEX,
@@ -25,6 +23,7 @@ from fairbits.models.io.safetensors_files import (
     TensorInfo,
     read_bytes,
 )
+from fairbits.models.io.weight_files import HubFiles
 from fairbits.models.source import find_pickle, is_hub_id, pickle_advice
 
 CONFIG = "config.json"
@@ -32,11 +31,7 @@ REQUESTS_AHEAD = 8  # of parts of weights, while the ones before are used: one c
 
 
 def open_to_read(target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Checkpoint:
-    """Returns a model whose weights will be read once: on the Hub, if that is where they are.
-
-    A model that is complete in the cache of the Hub is opened there, without a connection. Any other target is opened
-    as `Checkpoint` does.
-    """
+    """Returns a model whose weights will be read once: on the Hub, unless its cache or a directory has them all."""
     if not isinstance(target, str | Path) or not str(target) or not is_hub_id(target):
         return Checkpoint(target, trust_remote_code=trust_remote_code, revision=revision)
     cached = _find_cached(str(target), revision)
@@ -50,21 +45,13 @@ def open_to_read(target: str | Path, *, trust_remote_code: bool = False, revisio
 
 
 def split_revision(target: str | Path) -> tuple[str | Path, str | None]:
-    """Returns a target and its revision, if it reads ID@REVISION.
-
-    >>> split_revision("facebook/xglm-564M@refs/pr/7")
-    ('facebook/xglm-564M', 'refs/pr/7')
-    """
+    """Returns a target and its revision, if it reads ID@REVISION."""
     name, at, revision = str(target).partition("@")
     return (name, revision) if at and revision and not os.path.exists(target) and is_hub_id(name) else (target, None)
 
 
 class HubCheckpoint(Checkpoint):
-    """A model on the Hub that stays there: config.json and the index of shards are fetched, weights only pass.
-
-    Only its weights can be read: to run or to quantize the model, open it by `Checkpoint`. `directory` is in the cache
-    of the Hub and holds no weights.
-    """
+    """A model on the Hub of which only small files are fetched; weights can be read, but the model cannot be run."""
 
     def __init__(self, target: str, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
         self.target, self.revision, self.kind = target, revision, "hub"
@@ -82,7 +69,6 @@ class HubCheckpoint(Checkpoint):
         self._read_headers(self._hub)
 
     def _check_format(self) -> None:
-        """Raises unless the repository has safetensors, with the way to get some."""
         if self._hub.has(SINGLE) or self._hub.has(INDEX):
             return
         names = [name for name in self._hub.names if "/" not in name]
@@ -108,10 +94,7 @@ class HubCheckpoint(Checkpoint):
         pass  # `stream` reads ahead
 
     def stream(self, names: Iterable[str] | None = None) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        """Yields all tensors, or those in `names`, one at a time, ordered by the names that the files have for them.
-
-        If all are read to the end, the fingerprint is known too: its bytes are hashed as they pass.
-        """
+        """Yields tensors by their names in the files; all of them read to the end make the fingerprint known too."""
         wanted = set(self.tensors) if names is None else {self._info(name).name for name in sequence("names", names)}
         places: dict[tuple[str, int], tuple[StoredTensor, list[str]]] = {}
         for name in wanted:
@@ -132,7 +115,6 @@ class HubCheckpoint(Checkpoint):
             self.__dict__["fingerprint"] = digest.hexdigest()
 
     def _read_whole(self, places: Iterable[StoredTensor]) -> Iterator[tuple[StoredTensor, torch.Tensor]]:
-        """Yields tensors of the files, each put together from its parts."""
         for place, at, part in self._parts(places):
             if at == 0:
                 data = torch.empty(place.nbytes, dtype=torch.uint8)
@@ -149,19 +131,10 @@ class HubCheckpoint(Checkpoint):
     def _bytes(self) -> Iterator[tuple[TensorInfo, int, bytearray | memoryview]]:
         yield from self._parts(info for _, info in sorted(self.files.items()))
 
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        self._refuse()
+    def tokenizer(self) -> NoReturn:
+        self.load()
 
-    def load(
-        self,
-        dtype: torch.dtype = torch.float32,  # noqa: ARG002
-        *,
-        device: str = "cpu",  # noqa: ARG002
-        read_only: bool = False,  # noqa: ARG002
-    ) -> PreTrainedModel:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def load(self, *_: object, **__: object) -> NoReturn:
         raise InputError(
             f"{self.target} was opened to read its weights on the Hub, one after the other; to run it, open it with "
             f"fairbits.Checkpoint({self.target!r}), which downloads it"
@@ -169,7 +142,6 @@ class HubCheckpoint(Checkpoint):
 
 
 def _find_cached(repo_id: str, revision: str | None) -> Path | None:
-    """Returns the snapshot of a model in the cache of the Hub, if configuration and all weights are there."""
     try:
         directory = Path(os.fspath(snapshot_download(repo_id, revision=revision, local_files_only=True)))
     except LocalEntryNotFoundError:

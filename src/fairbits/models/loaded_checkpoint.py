@@ -66,11 +66,9 @@ class LoadedCheckpoint(Checkpoint):
         raise InputError(f"{self.target} cannot be sent to another process; save it and give its directory")
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor on the CPU: the model's own if it is there. Do not write to it."""
         return self.read_pinned(self._info(name).name).cpu()
 
     def read_pinned(self, name: str) -> Tensor:
-        """Returns one tensor where it is. Do not write to it."""
         part = self.slices.get(name)
         return self._state[name] if part is None else part.cut(self._state[part.stacked][part.expert])
 
@@ -89,11 +87,6 @@ class LoadedCheckpoint(Checkpoint):
     def size_bytes(self) -> int:
         return super().size_bytes if self._packing is None else self._packing.size_bytes
 
-    def without_fingerprint(self) -> "LoadedCheckpoint":
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, fingerprint="")
-        return copied
-
     def tokenizer(self) -> PreTrainedTokenizerBase:
         if not self._has_tokenizer:
             raise InputError(f"{self.target} came without its tokenizer; pass tokenizer=…")
@@ -102,16 +95,12 @@ class LoadedCheckpoint(Checkpoint):
     def load(
         self, dtype: torch.dtype = torch.float32, *, device: str = "cpu", read_only: bool = False
     ) -> PreTrainedModel:
-        """Returns a model with new modules, in eval mode, in the memory of a device.
-
-        The weights of a `read_only` model are the user's own where type and device are the same.
-        """
+        """Returns a model with new modules, in eval mode; weights of a `read_only` one may be the user's own."""
         loaded = StreamingModel(self, device, dtype=dtype, read=self.read_pinned)
         loaded.load_all(copies=not read_only)
         return loaded.model
 
     def copy_model(self) -> PreTrainedModel:
-        """Returns a copy of the user's model, in eval mode, in its types and on its device."""
         copied: PreTrainedModel = copy.deepcopy(self.model)
         copied.eval()  # type: ignore[no-untyped-call]
         return copied
@@ -178,7 +167,6 @@ def _info(name: str, tensor: Tensor) -> TensorInfo:
 
 
 def _write_companions(directory: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    """Writes what `save_pretrained` would write beside the weights; the user's configuration stays as it is."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -228,11 +216,7 @@ class PackedOnSave(HfQuantizer):
         plan_bytes: bytes,
         size_bytes: int,
     ) -> None:
-        """Makes a model with dequantized weights a quantized one in the eyes of transformers.
-
-        `bits` and `scales` belong to the quantized tensors, by their names in the checkpoint; `entries` are the
-        quantization_config of config.json.
-        """
+        """Makes a model with dequantized weights quantized for transformers; `entries` are its quantization_config."""
         self.plan_bytes, self.size_bytes = plan_bytes, size_bytes
         self._scales, self._bits = dict(scales), dict(bits)
         self._weights = {name: checkpoint.architecture.weights[name] for name in scales}
@@ -262,14 +246,12 @@ class PackedOnSave(HfQuantizer):
         return True
 
     def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
-        """Returns the model; its weights are dequantized already."""
         if isinstance(dtype, torch.dtype):  # transformers may give its name
             torch.nn.Module.to(model, dtype)
         return model
 
 
 def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors with experts that are stacked told apart, as in a checkpoint."""
     stacks = stacked_experts({name: tuple(tensor.shape) for name, tensor in state.items()})
     slices = expert_slices(model, stacks) if stacks else {}
     stacked = {part.stacked for part in slices.values()}
@@ -278,7 +260,6 @@ def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str
 
 
 def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:
-    """Returns the codes that weights were dequantized from."""
     ratio = split_like(W.float(), scales) / divisors(scales.float()).unsqueeze(-1)
     codes = ratio.round().clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).reshape(W.shape)
     rounded = Codes(codes.to(torch.int8), scales, bits)

@@ -19,18 +19,14 @@ from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
 from fairbits.models.architecture.tensor_names import explain_unused
 from fairbits.models.device import is_gpu
-from fairbits.models.untrusted.config_check import check_config, check_generation_config
-from fairbits.models.untrusted.quantization_check import check_loaded
+from fairbits.models.untrusted.config_check import check_config, check_generation_config, check_loaded
 
-UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")
-"""Methods of quantization whose weights transformers unpacks if `dequantize` says so."""
-LOADING_ERRORS = (
+UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")  # by transformers, if `dequantize` says so
+LOADING_ERRORS = (  # of transformers and compressed-tensors with files and settings that do not fit
     *(ImportError, OSError, RuntimeError, TypeError, ValueError, AttributeError, LookupError),
     *(ArithmeticError, AssertionError),
 )
-"""How transformers and compressed-tensors fail with files and settings that do not fit."""
-PANIC = "PanicException"
-"""The name of the error that a panic of Rust becomes; it is not an Exception, and its class cannot be imported."""
+PANIC = "PanicException"  # what a panic of Rust becomes; it is not an Exception, and cannot be imported
 
 
 def load_config(

@@ -11,8 +11,7 @@ from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.loaded_checkpoint import LoadedCheckpoint
 
-Model: TypeAlias = str | Path | Checkpoint | PreTrainedModel
-"""What a command takes: a directory, a `.gguf` file, an id on the Hub, an opened checkpoint, or a loaded model."""
+Model: TypeAlias = str | Path | Checkpoint | PreTrainedModel  # files, an id on the Hub, or a loaded model
 
 
 def open_checkpoint(

@@ -12,9 +12,8 @@ from huggingface_hub import snapshot_download
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.models.io.gguf_file import dequantize_gguf
-from fairbits.models.io.hub_files import unreachable
 from fairbits.models.io.safetensors_files import INDEX, SINGLE
-from fairbits.models.io.weight_files import no_weights
+from fairbits.models.io.weight_files import no_weights, unreachable
 
 SourceKind = Literal["directory", "hub", "gguf", "embedded", "memory"]
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -25,10 +24,7 @@ UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model in a local directory, the kind of place it came from, and notes about it.
-
-    `outliers` is the kurtosis to give to blocks of the model before it is used.
-    """
+    """A model in a local directory: where it came from, notes, and the kurtosis to give to its blocks (`outliers`)."""
 
     kind: SourceKind
     directory: Path
@@ -73,7 +69,6 @@ def _from_file(path: Path) -> ModelSource:
 
 
 def _check_format(directory: Path) -> None:
-    """Raises if `directory` has no weights, or has them only pickled or in GGUF; says how to convert them."""
     if (directory / SINGLE).exists() or (directory / INDEX).exists():
         return
     try:
@@ -106,7 +101,6 @@ def pickle_advice(directory: Path, name: str) -> str:
 
 
 def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
-    """Returns the local snapshot of a repository on the Hub: weights and tokenizer, Python files only `with_code`."""
     wanted = [*WANTED, "*.py"] if with_code else WANTED
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)

@@ -1,8 +1,9 @@
-"""StreamingModel: a model whose weights are loaded and released block by block; its modules and buffers stay."""
+"""Models whose weights are loaded and released block by block, with the next block read ahead."""
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,11 +34,7 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
 
 
 class StreamingModel:
-    """The model of a checkpoint in `dtype` and eval mode, at first without weights.
-
-    Weights that are not loaded are on the meta device and take no memory. `read` gives the tensors of the checkpoint,
-    by default the checkpoint itself. `outside` is the device of what is outside the blocks, by default the same.
-    """
+    """A model in eval mode, at first without weights; `outside` is the device of what is outside the blocks."""
 
     def __init__(
         self,
@@ -77,11 +74,7 @@ class StreamingModel:
         self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
 
     def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
-        """Loads what is outside the blocks except for the head, which no walk reaches.
-
-        Only the rows of `ids` of the embedding are loaded, the tokens that will be looked up; the others stay
-        undefined and take no memory.
-        """
+        """Loads what is outside the blocks but for the head; of the embedding only the rows of `ids`."""
 
         def make(parameter: str) -> Tensor:
             first = self._tensors[parameter][0]
@@ -130,7 +123,6 @@ class StreamingModel:
             raise InputError(f"{self._checkpoint.target} has no {missing[0]}, which {type(self.model).__name__} needs")
 
     def load_block(self, block: Block, codes: Mapping[str, Codes]) -> None:
-        """Loads the weights of a block; those with codes as a loader would dequantize them."""
         for parameter in self._parameters(block):
             if parameter in self._tensors:
                 self._put(parameter, self._parameter(parameter, codes))
@@ -144,7 +136,6 @@ class StreamingModel:
         return tensor.to(self._device)
 
     def _load(self, parameters: Iterable[str], make: Callable[[str], Tensor]) -> None:
-        """Loads parameters; those made of the same tensor share memory."""
         loaded: dict[str, Tensor] = {}
         for parameter in parameters:
             first = self._tensors[parameter][0]
@@ -164,14 +155,12 @@ class StreamingModel:
         return [parameter for parameter in self._entries if parameter.startswith(f"{block.module}.")]
 
     def _parameter(self, parameter: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a parameter, made from one tensor of the file or, by transformers' own rule, from many."""
         if parameter not in self._patterns:
             return self._stored(self._tensors[parameter][0], codes)
         patterns = {name: self._patterns[parameter][name] for name in self._tensors[parameter]}
         return self._conversions.convert(parameter, patterns, lambda name: self._stored(name, codes))[parameter]
 
     def _stored(self, name: str, codes: Mapping[str, Codes]) -> Tensor:
-        """Returns a tensor as it is in the file, or will be after quantization, in the type of the model."""
         if name not in codes:
             return self._cast(self._read(name))
         # from a copy, as codes keep what they were dequantized to
@@ -226,3 +215,70 @@ def _weights_without_storage() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+READERS = 4  # threads that read: one copies a few GB a second out of the system's cache, less than a GPU rounds
+
+
+class ReadAhead:
+    """Reads tensors onto a device, in the type of the file.
+
+    `parts` are the names of tensors in the order in which they will be needed, such as one block after the other. When
+    the first tensor of a part is requested, the part before it is forgotten and the one after it is read ahead. Any
+    other order, and a tensor of no part, is right but slower.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:
+        self._checkpoint, self._device, self._parts = checkpoint, torch.device(device), parts
+        self._numbers = {name: number for number, names in enumerate(parts) for name in names}
+        self._current: int | None = None
+        self._reading: dict[int, dict[str, Future[Tensor]]] = {}
+        self._placed: dict[str, Tensor] = {}
+        self._threads = None if not is_gpu(self._device) else ThreadPoolExecutor(READERS, initializer=self._use_device)
+
+    def __enter__(self) -> "ReadAhead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._placed.clear()
+        self._reading.clear()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def read(self, name: str) -> Tensor:
+        part = self._numbers.get(name)
+        if part is not None and part != self._current:
+            self._enter(part)
+        if self._threads is None:
+            return self._checkpoint.read(name)
+        if name not in self._placed:
+            waiting = {} if part is None else self._reading.get(part, {})
+            stored = waiting.pop(name).result() if name in waiting else self._checkpoint.read(name)
+            placed = stored.to(self._device, non_blocking=True)
+            if part is None:
+                return placed
+            self._placed[name] = placed
+        return self._placed[name]
+
+    def _enter(self, part: int) -> None:
+        self._current = part
+        self._placed.clear()
+        for number in [number for number in self._reading if number not in (part, part + 1)]:
+            for future in self._reading.pop(number).values():
+                future.cancel()
+        for number in (part, part + 1):
+            if number < len(self._parts) and number not in self._reading:
+                self._reading[number] = self._begin(number)
+
+    def _use_device(self) -> None:
+        """Pins memory for the device in a thread, rather than for the first GPU."""
+        if self._device.index is not None:
+            torch.cuda.set_device(self._device.index)
+
+    def _begin(self, part: int) -> dict[str, Future[Tensor]]:
+        if self._threads is None:
+            if part != self._current:
+                for name in self._parts[part]:
+                    self._checkpoint.announce(name)
+            return {}
+        return {name: self._threads.submit(self._checkpoint.read_pinned, name) for name in self._parts[part]}

@@ -18,11 +18,7 @@ PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
 
 
 class SwappedModel:
-    """A loaded model and its checkpoint, so that one copy serves many plans.
-
-    No second copy of a weight is kept: weights are restored by reading them from the checkpoint again. At the end of a
-    `with` statement everything that was replaced is restored; the same model can be entered again.
-    """
+    """A loaded model; what is replaced is read from its checkpoint again at the end of a `with` statement."""
 
     def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel) -> None:
         self.checkpoint, self.model = checkpoint, model
@@ -33,10 +29,7 @@ class SwappedModel:
         return cls(checkpoint, checkpoint.load(device=device))
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
-        """Replaces linear layers or embeddings, named as in the checkpoint, by matrices (out, in).
-
-        Codes become the weights that a loader would compute. A head that is tied to the embedding changes with it.
-        """
+        """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in)."""
         for name, new in layers.items():
             W = new.dequantized if isinstance(new, Codes) else new
             parameter = self._parameter(name, tuple(W.shape))
@@ -58,7 +51,6 @@ class SwappedModel:
         self.restore()
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Returns the parameter that a tensor became, as (out, in), if it has this shape."""
         weight = self.checkpoint.architecture.weights[name]
         matrix = matrix_at(self.model, weight.module, transposed=weight.transposed)
         if matrix is None and weight.expert is not None:

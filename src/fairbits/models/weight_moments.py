@@ -8,6 +8,7 @@ All numbers are exact to the rounding of float64, except the shares of outliers 
 a threshold cuts a bin of equal leading bits, which spans 2⁻⁷ of its value: it is divided in proportion.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,24 +16,76 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fairbits.core.array_checks import Floats, near_one, representable
+from fairbits.core.array_checks import Floats, near_one, representable, weights_vector
 from fairbits.core.errors import InputError
 from fairbits.core.memory import COUNTED_WEIGHTS, SUMMED_WEIGHTS
 from fairbits.core.progress import Progress
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.moments import Moments, mixture_moments
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count (infinite for a theoretical distribution), mean, variance, skewness and excess kurtosis."""
+
+    n: float
+    mean: float
+    variance: float
+    skewness: float
+    kappa: float
+
+    @property
+    def sigma(self) -> float:
+        return float(np.sqrt(self.variance))
+
+
+def central_moments(n: float, mean: float, second: float, third: float, fourth: float, *, unit: float = 1.0) -> Moments:
+    """Returns the moments, given the central ones of the data divided by `unit`; the shape of a constant is 0."""
+    if second <= 0:
+        return Moments(n, mean, 0.0, 0.0, 0.0)
+    variance = representable("the variance", second * unit * unit)
+    return Moments(n, mean, variance, third / second / math.sqrt(second), fourth / second / second - 3)
+
+
+def mixture_moments(parts: Sequence[Moments], weights: ArrayLike, *, n: float = np.inf) -> Moments:
+    """Returns the exact moments of Σ ā_l P_l, the pairwise formula of Chan and Pébay.
+
+    With d_l = μ_l − μ and V = Σ ā(σ_l² + d_l²):
+    κ = Σ ā[(κ_l+3)σ_l⁴ + 4d_lγ_lσ_l³ + 6d_l²σ_l² + d_l⁴]/V² − 3.
+    """
+    share = weights_vector("weights", weights, size=len(parts))
+    parts = [part for part, weight in zip(parts, share, strict=True) if weight > 0]  # 0·∞ is not 0
+    share = share[share > 0]
+    mu, variance, skewness, kappa = (
+        np.array([getattr(part, name) for part in parts]) for name in ("mean", "variance", "skewness", "kappa")
+    )
+    with np.errstate(over="ignore"):  # relative to the first mean, so that equal means stay exact
+        from_first = representable("the distance of the means", mu - mu[0])
+    shift = float(share @ from_first)
+    mean, d = float(mu[0]) + shift, from_first - shift
+    sizes, unit = near_one(np.concatenate([np.sqrt(variance), d]))
+    sigma, d = np.split(sizes, 2)
+    variance = sigma**2
+    second = share @ (variance + d**2)
+    third = share @ (skewness * sigma**3 + 3 * d * variance + d**3)
+    fourth = share @ ((kappa + 3) * variance**2 + 4 * d * skewness * sigma**3 + 6 * d**2 * variance + d**4)
+    return central_moments(n, mean, float(second), float(third), float(fourth), unit=unit)
+
+
+def kappa_mixture(activation: ArrayLike, parts: Sequence[Moments]) -> float:
+    """Returns the excess kurtosis of the mixture Σ ā_l P_l."""
+    return mixture_moments(parts, activation).kappa
+
 
 Counts = NDArray[np.int64]
 
-FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {
+FORMATS: Mapping[torch.dtype, tuple[torch.dtype, int]] = {  # integers of the same size; bits not counted
     torch.bfloat16: (torch.int16, 0),
     torch.float16: (torch.int16, 0),
     torch.float32: (torch.int32, 16),
     torch.float64: (torch.int64, 45),
 }
-"""The integers of the same size, and the trailing bits that are not counted."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +99,19 @@ class WeightMoments(Moments):
     exact: bool = True
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
         names = ("n", "mean", "sigma", "skewness", "kappa", "largest", "beyond_3", "beyond_6", "exact")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class ModelMoments:
-    """The moments of a model: of every tensor, and of the linear layers of every block together.
-
-    `skipped` says why a tensor has none: it is empty, or does not hold floating-point weights.
-    """
+    """Moments of every tensor and of the linear layers of every block; `skipped` says why a tensor has none."""
 
     tensors: Mapping[str, WeightMoments]
     blocks: tuple[WeightMoments, ...]
     skipped: Mapping[str, str]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the numbers for JSON."""
         return {
             "tensors": {name: moments.as_data() for name, moments in self.tensors.items()},
             "blocks": [moments.as_data() for moments in self.blocks],
@@ -72,11 +120,7 @@ class ModelMoments:
 
 
 def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) -> ModelMoments:
-    """Returns the moments of every tensor and block of a model; the file is read once, one tensor at a time.
-
-    A block's moments are those of all weights of its linear layers together, without norms and biases. `progress` is
-    called after each tensor with the bytes read so far and the bytes of the whole model.
-    """
+    """Returns the moments of every tensor and of the linear layers of every block; `progress` is given bytes."""
     blocks = checkpoint.architecture.blocks  # first: a model that cannot be mapped fails before it is read
     counts: list[dict[torch.dtype, Counts]] = [{} for _ in blocks]
     in_blocks: dict[str, list[dict[torch.dtype, Counts]]] = {}
@@ -111,15 +155,7 @@ def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) 
 
 
 def tensor_moments(tensor: torch.Tensor, by_value: Counts | None = None, *, name: str = "tensor") -> WeightMoments:
-    """Returns the moments of one tensor of bfloat16, float16, float32 or float64, in float64 whatever its dtype.
-
-    A 16-bit weight has only 65,536 possible values, so everything follows from how often each occurs: `by_value` are
-    these counts, if they are known. NaN and infinities are refused with an error that calls the tensor `name`.
-
-    >>> moments = tensor_moments(torch.tensor([1.0, 2.0, 4.0, 9.0]))
-    >>> moments.n, moments.mean, round(moments.skewness, 4)
-    (4, 4.0, 0.7684)
-    """
+    """Returns the moments of a tensor, in float64; `by_value` are its counts, which decide all of them for 16 bits."""
     flat = tensor.detach().reshape(-1)
     if flat.dtype.itemsize == 2:
         measured = _from_counts(flat.dtype, count_by_value(flat) if by_value is None else by_value)
@@ -151,11 +187,7 @@ def merge_moments(parts: Sequence[WeightMoments], counts: Mapping[torch.dtype, C
 
 
 def count_by_value(tensor: torch.Tensor) -> Counts:
-    """Returns how many weights have each pattern of leading bits, counted on their device.
-
-    >>> int(count_by_value(torch.tensor([0.0, 0.0, -0.0]).half()).max())
-    2
-    """
+    """Returns how many weights have each pattern of leading bits, counted on their device."""
     integer, dropped = FORMATS[tensor.dtype]
     keys = 1 << (8 * integer.itemsize - dropped)
     counts = torch.zeros(keys, dtype=torch.int64, device=tensor.device)
@@ -176,10 +208,7 @@ def _edges(dtype: torch.dtype, keys: Counts) -> tuple[Floats, Floats]:
 
 
 def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float) -> tuple[float, int]:
-    """Returns how many weights are beyond kσ, and how many are in bins that a threshold cuts.
-
-    A bin that is cut counts as evenly filled.
-    """
+    """Returns how many weights are beyond kσ, with bins that are cut evenly filled, and how many are in these."""
     keys, reach = np.flatnonzero(table), k * moments.sigma
     low, high = (edge - moments.mean for edge in _edges(dtype, keys))
     counts = table[keys]
@@ -191,7 +220,6 @@ def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float)
 
 
 def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
-    """Returns the moments of 16-bit weights from the count of each value; None if one is not finite."""
     keys = np.flatnonzero(table)
     values, sizes = _edges(dtype, keys)[0], table[keys].astype(np.float64)
     if not np.isfinite(values).all():
@@ -206,10 +234,7 @@ def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
 
 
 def _from_weights(w: np.ndarray) -> WeightMoments | None:
-    """Returns the moments of wider weights, from sums in float64 over chunks; None if one is not finite.
-
-    One pass finds the mean, a second the powers of the distance to it, and a third the outliers.
-    """
+    """Returns the moments of wider weights, from sums in float64 over chunks; None if one is not finite."""
     largest = float(max(w.max(), -w.min()))
     if not np.isfinite(largest):
         return None
@@ -233,14 +258,12 @@ def _from_weights(w: np.ndarray) -> WeightMoments | None:
 
 
 def _chunks(w: np.ndarray, unit: float) -> Iterator[Floats]:
-    """Yields copies of parts of w in float64, divided by a power of two."""
     for start in range(0, w.size, SUMMED_WEIGHTS):
         part = w[start : start + SUMMED_WEIGHTS].astype(np.float64)
         yield part if unit == 1.0 else part / unit
 
 
 def _moments(n: int, mean: float, m2: float, m3: float, m4: float, *, unit: float = 1.0) -> Moments:
-    """Returns the moments, from the central ones of the weights divided by `unit`."""
     if m2 <= 0:
         return Moments(n, mean, 0.0, 0.0, 0.0)
     variance = representable("the variance", float(m2) * unit * unit)

@@ -11,9 +11,9 @@ from scipy import stats
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import published_statistics
-from fairbits.models.scales.certified import Certified
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian
 from fairbits.models.scales.grid import Grid, GridKind
+from fairbits.models.scales.sample_clip import Certified
 from fairbits.stats.correlation import Correlation
 from fairbits_research.stats.pearson_correlation import pearson
 from fairbits_research.theory.clip_distribution import clip_distribution

@@ -4,10 +4,10 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import published_statistics
-from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.models.scales.clip_formulas import banner_laplace
 from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid, GridKind
+from fairbits.models.weight_moments import Moments, kappa_mixture
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,

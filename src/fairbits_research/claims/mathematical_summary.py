@@ -7,8 +7,8 @@ from scipy.stats import t as student
 
 from fairbits.core.array_checks import Floats
 from fairbits.kurtosis.checklist import published_statistics
-from fairbits.models.moments import Moments, kappa_mixture
 from fairbits.models.scales.grid import Grid
+from fairbits.models.weight_moments import Moments, kappa_mixture
 from fairbits.stats.correlation import spearman
 from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
 from fairbits_research.claims.claim_evidence import (

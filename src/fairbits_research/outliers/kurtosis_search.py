@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.core.memory import WIDENED_WEIGHTS
 
 LARGEST_EXPONENT = 8  # beyond it κ hardly grows: the outliers hold nearly all of the variance already
 MOST_CHANNELS = 48
+WIDENED_WEIGHTS = 2**20  # weights that are widened to float64 at a time: 8 MiB
 AIM, TOLERANCE = 0.01, 0.02  # the fewest channels within AIM of κ, otherwise the nearest within TOLERANCE
 POWERS = np.arange(1.0, 5.0)
 

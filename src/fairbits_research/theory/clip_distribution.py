@@ -9,8 +9,8 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.models.scales.certified import Certified, CodeSums, certified_either_sign, certified_minimum
 from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.sample_clip import Certified, CodeSums, certified_either_sign, certified_minimum
 from fairbits_research.theory.distributions import Distribution
 from fairbits_research.theory.noise import code_sums, mse
 

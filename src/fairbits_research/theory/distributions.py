@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from fairbits.core.array_checks import Floats, finite_array, nonnegative_array, weights_vector
 from fairbits.core.checks import in_range, instances
 from fairbits.core.errors import InputError
-from fairbits.models.moments import Moments, mixture_moments
+from fairbits.models.weight_moments import Moments, mixture_moments
 
 Tails = tuple[Floats, Floats, Floats]
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats, finite_array, near_one, weights_vector
-from fairbits.models.moments import Moments, central_moments
+from fairbits.models.weight_moments import Moments, central_moments
 
 
 def sample_moments(sample: ArrayLike, *, weights: ArrayLike | None = None) -> Moments:

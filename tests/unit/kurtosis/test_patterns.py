@@ -6,7 +6,7 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import published_statistics
 from fairbits.kurtosis.patterns import Pattern, kappa_influence
-from fairbits.models.moments import Moments, kappa_mixture
+from fairbits.models.weight_moments import Moments, kappa_mixture
 from fairbits.stats.frame import LanguageFrame
 from fairbits_research.theory.bounds import total_variation
 from fairbits_research.theory.effective_kurtosis import kappa_weighted

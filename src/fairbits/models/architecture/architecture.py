@@ -5,28 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-Role = Literal[
-    "q",
-    "k",
-    "v",
-    "qkv",
-    "attention_out",
-    "mlp_up",
-    "mlp_gate",
-    "mlp_gate_up",
-    "mlp_down",
-    "router",
-    "control",  # a narrow map in a block: gates of heads, decays, step sizes, scores of positions
-    "embedding",
-    "position",
-    "token_type",
-    "projection",  # another linear layer: of latent or linear attention, of a state space, or outside the blocks
-    "head",
-    "norm",  # gain and shift of a norm
-    "bias",
-    "other",  # a vector of another kind, or a tensor in a part of the model that text never reaches
-]
-
+# "control" is a narrow map in a block: gates of heads, decays, step sizes, scores of positions. "projection" is another
+# linear layer: of latent or linear attention, of a state space, or outside the blocks. "norm" is its gain or shift.
+# "other" is a vector of another kind, or a tensor in a part of the model that text never reaches.
+BlockRole = Literal["q", "k", "v", "qkv", "attention_out", "mlp_up", "mlp_gate", "mlp_gate_up", "mlp_down", "router"]
+PlainRole = Literal["control", "embedding", "position", "token_type", "projection", "head", "norm", "bias", "other"]
+Role = Literal[BlockRole, PlainRole]
 STEERING: tuple[Role, ...] = ("router", "control")
 
 
@@ -66,15 +50,11 @@ class Weight:
 
     @property
     def is_quantizable(self) -> bool:
-        """Whether policies may round it: a linear layer of a block that does not control others.
-
-        Experts that share one tensor are not: the file format stores one layer at a time.
-        """
+        """Whether policies may round it; experts that share a tensor cannot be stored one by one."""
         return self.linear and self.block is not None and not self.is_control and self.stacked is None
 
     @property
     def is_embedding(self) -> bool:
-        """Whether the tensor is the embedding of tokens, which is looked up."""
         return self.role == "embedding"
 
     @property
@@ -130,7 +110,6 @@ class Architecture:
 
     @cached_property
     def fused_groups(self) -> Mapping[str, tuple[Weight, ...]]:
-        """Returns the tensors that vLLM merges, by the name of their group."""
         groups: dict[str, tuple[Weight, ...]] = {}
         for weight in self.weights.values():
             if weight.fused is not None:

@@ -72,10 +72,7 @@ def map_architecture(
 
 
 def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool:
-    """Returns whether transformers fails to load the model if the linear layers of its blocks have no X.weight.
-
-    Packed layers have none. The model loses these weights.
-    """
+    """Returns whether transformers fails to load packed layers, without X.weight, into the model, which loses them."""
     for weight in weights:
         module = model.get_submodule(weight.module)
         if weight.linear and weight.block is not None and not weight.is_control and isinstance(module, nn.Linear):
@@ -84,7 +81,6 @@ def _asks_for_weights(model: PreTrainedModel, weights: Iterable[Weight]) -> bool
 
 
 def _check_depth(config: PretrainedConfig, tensors: int) -> None:
-    """Raises if the configuration has more layers than there are tensors, before they are all built."""
     parts = [config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))]
     stated = [(name, value) for part in parts for name, value in part.to_dict().items() if name in DEPTHS]
     for name, layers in stated:
@@ -122,7 +118,6 @@ class _View:
 
     @cached_property
     def head(self) -> str | None:
-        """Returns the tensor of the file that computes the logits."""
         head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         path = next((path for path, module in self.model.named_modules() if module is head), None)
         stored = {source.parameter: source.name for source in self.names.sources.values()}

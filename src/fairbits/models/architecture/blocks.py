@@ -3,21 +3,24 @@
 Names only distinguish q, k and v.
 """
 
+import copy
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Role, RowRange
-from fairbits.models.architecture.fused_rows import attention_layout, gate_layout
-from fairbits.models.architecture.meta_model import Key, TracedCall
+from fairbits.models.architecture.meta_model import TOKENS, Key, TracedCall
 
 _PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
@@ -50,10 +53,7 @@ class Reading:
 
 
 def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]:
-    """Returns the linear layers that text passes through, in the order of the forward pass.
-
-    A module with other sizes than its matrix is not one, such as one for several groups of features (DeepSeek V4).
-    """
+    """Returns the linear layers that text passes through, in the order of the forward pass."""
     listed = []
     for path, path_calls in calls.items():
         module = model.get_submodule(path)
@@ -63,9 +63,8 @@ def sites(model: nn.Module, calls: Mapping[str, list[TracedCall]]) -> list[Site]
         transposed = isinstance(module, Conv1D)
         n_out, n_in = weight.shape[::-1] if transposed else weight.shape
         call = path_calls[0]
-        channels = (
-            call.out_channels if isinstance(module, nn.Linear) else n_out
-        )  # routers give other things than a product
+        # routers give other things than a product
+        channels = call.out_channels if isinstance(module, nn.Linear) else n_out
         if call.input_id is not None and call.output_id is not None and (call.in_channels, channels) == (n_in, n_out):
             listed.append(Site(path, n_out, n_in, transposed, call.input_id, call.output_id, len(path_calls)))
     return listed
@@ -121,7 +120,6 @@ def _projection(path: str) -> Role | None:
 
 
 def _attentions(block: Sequence[Site]) -> list[Reading]:
-    """Returns the readings of all attentions of a known kind: q, k and v, perhaps a gate of the same input, and out."""
     readings: list[Reading] = []
     heads: list[tuple[Site, Role]] = []
     for site in block:
@@ -135,7 +133,6 @@ def _attentions(block: Sequence[Site]) -> list[Reading]:
 
 
 def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
-    """Returns the readings of an attention, none if its kind is unknown."""
     by_role = {role: site for site, role in heads}
     first = by_role.get("q") or by_role.get("qkv")
     usual = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
@@ -152,7 +149,6 @@ def _returns(first: Site, out: Site) -> bool:
 
 
 def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of all feed-forward units: one or two layers of an input, and the next, which leads back."""
     readings: list[Reading] = []
     wide: list[Site] = []
     for group in _by_input(rest):
@@ -163,7 +159,6 @@ def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[R
 
 
 def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:
-    """Returns the readings of a feed-forward layer with these layers, none if they are not one."""
     first = wide[0]
     if len(down) != 1 or down[0].n_out != first.n_in:
         return []
@@ -181,7 +176,6 @@ def _closed(wide: Sequence[Site], down: Sequence[Site], *, activated: frozenset[
 
 
 def _gated(pair: Sequence[Site], *, activated: frozenset[Key]) -> list[tuple[Site, Role]]:
-    """Returns gate and up, nothing if they cannot be told apart."""
     gates = [site for site in pair if site.output_id in activated]
     if len(gates) != 1:  # the activation is a plain function, which no hook sees
         gates = [site for site in pair if "gate" in site.path.rpartition(".")[2]]
@@ -254,16 +248,11 @@ def stream_size(calls: Mapping[str, list[TracedCall]], block: str) -> int:
 
 
 def prefixes(path: str) -> list[str]:
-    """Returns the paths of all modules around a module, and its own.
-
-    >>> prefixes("model.layers.0")
-    ['model', 'model.layers', 'model.layers.0']
-    """
+    """Returns the paths of all modules around a module, and its own."""
     return list(accumulate(path.split("."), "{}.{}".format))
 
 
 def _blocks(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]], listed: Sequence[Site]) -> tuple[str, ...]:
-    """Returns the members of the outermost lists of modules that hold several linear layers each."""
     owners = Counter(prefix for site in listed for prefix in prefixes(site.path))
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = [path for path in lists if not any(prefix in lists for prefix in prefixes(path)[:-1])]
@@ -285,7 +274,6 @@ def _activated(model: PreTrainedModel, calls: Mapping[str, list[TracedCall]]) ->
 
 
 def _n_experts(block: nn.Module) -> int | None:
-    """Returns how many experts a block has; transformers stacks their matrices in three dimensions."""
     counts = (
         parameter.shape[0]
         for module in block.modules()
@@ -297,7 +285,6 @@ def _n_experts(block: nn.Module) -> int | None:
 
 
 def _named(names: dict[Key, str], key: Key, *, wish: str, otherwise: str) -> str:
-    """Returns the name of an input; a new one is `wish`, or `otherwise` if `wish` is taken."""
     if key not in names:
         names[key] = otherwise if wish in names.values() else wish
     return names[key]
@@ -343,7 +330,7 @@ def _layout(
 ) -> tuple[RowRange, ...]:
     if reading.role not in ("qkv", "mlp_gate_up"):
         return ()
-    find, last = (attention_layout, "attention_out") if reading.role == "qkv" else (gate_layout, "mlp_down")
+    find, last = (_attention_layout, "attention_out") if reading.role == "qkv" else (_gate_layout, "mlp_down")
     parent = reading.site.path.rpartition(".")[0]
     outs = [r.site.path for r in readings if r.role == last and r.site.path.startswith(f"{parent}.")]
     if len(outs) != 1 or len(calls.get(parent, ())) != 1:
@@ -357,3 +344,86 @@ def _layout(
         except Exception:  # the module's own code, run on made-up arguments: if it fails the layout stays unknown
             layouts[kind] = ()
     return layouts[kind]
+
+
+# Which rows of a fused matrix are q, k and v (or gate and up) is found by differentiating the module that uses it. It
+# runs on the CPU with the output of the fused matrix given, so no weight of a real size is ever made:
+#     the same value at every token: attention returns v whatever q and k are, so only rows of v have a gradient;
+#     different values: the first token reaches the second through k and v only; rows without effect are q.
+
+
+class _Reached(Exception):  # noqa: N818 - it carries a result, it is not an error
+    """Ends the run of a module at the matrix that follows."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def _attention_layout(
+    attention: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int
+) -> tuple[RowRange, ...]:
+    run = _runner(attention, call, fused=fused, out=out)
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(1, TOKENS, rows, generator=generator)
+    same = value[:, :1].expand(1, TOKENS, rows).clone().requires_grad_()
+    (grad,) = torch.autograd.grad(run(same).sum(), same)
+    is_v = grad.abs().amax((0, 1)) > 1e-3  # q and k: rounding only; v: the sum of positive attention weights
+    value.requires_grad_()
+    weights = torch.rand(run(value).shape[-1], generator=generator)
+    (grad,) = torch.autograd.grad((run(value)[0, -1] * weights).sum(), value)
+    reaches = grad[0, 0] != 0
+    roles: list[Role] = ["v" if v else "k" if r else "q" for v, r in zip(is_v.tolist(), reaches.tolist(), strict=True)]
+    # every head of v has one of k; anything else says that made-up arguments, such as a mask, hid an effect
+    return _ranges(roles) if roles.count("k") == roles.count("v") > 0 and "q" in roles else ()
+
+
+def _gate_layout(mlp: nn.Module, call: TracedCall, *, fused: str, out: str, rows: int) -> tuple[RowRange, ...]:
+    """Returns the rows of gate and up in the output of `fused`: at 1 the slope in up is the value itself."""
+    run = _runner(mlp, call, fused=fused, out=out)
+    ones = torch.ones(1, TOKENS, rows, requires_grad=True)
+    value = run(ones)
+    (grad,) = torch.autograd.grad(value.sum(), ones)
+    is_up = torch.isclose(grad[0, 0], value.detach().flatten()[0])
+    return _ranges(["mlp_up" if up else "mlp_gate" for up in is_up.tolist()]) if 2 * int(is_up.sum()) == rows else ()
+
+
+def _runner(module: nn.Module, call: TracedCall, *, fused: str, out: str) -> Callable[[Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def made(tensor: Tensor) -> Tensor:
+        if tensor.dtype.is_floating_point:
+            return torch.rand(tensor.shape, generator=generator)
+        return torch.ones(tensor.shape, dtype=tensor.dtype)
+
+    module = copy.deepcopy(module)  # on the meta device: without weights
+    first, last = module.get_submodule(fused), module.get_submodule(out)
+    for part in module.modules():
+        if part is not first and part is not last:
+            part._parameters = {n: p if p is None else nn.Parameter(made(p)) for n, p in part._parameters.items()}
+            part._buffers = {n: b if b is None else made(b) for n, b in part._buffers.items()}
+    args, kwargs = tree_map_only(Tensor, made, (call.args, dict(call.kwargs)))
+
+    def run(value: Tensor) -> Tensor:
+        def give(*_: Any) -> Tensor:
+            return value
+
+        def stop(reached: Tensor) -> Tensor:
+            raise _Reached(reached.reshape(1, TOKENS, -1))
+
+        first.forward, last.forward = give, stop
+        try:
+            module.forward(*args, **kwargs)
+        except _Reached as end:
+            return end.value
+        raise RuntimeError("the module never reached its output matrix")
+
+    return run
+
+
+def _ranges(roles: Sequence[Role]) -> tuple[RowRange, ...]:
+    parts, start = [], 0
+    for role, run in groupby(roles):
+        stop = start + len(list(run))
+        parts.append(RowRange(role, start, stop))
+        start = stop
+    return tuple(parts)

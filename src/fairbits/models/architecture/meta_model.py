@@ -18,8 +18,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
 
 Model = PreTrainedModel
-SPARE_VALUES = 2**28
-"""Values that a model may have beyond its files: a table of positions of 1 GiB in float32."""
+SPARE_VALUES = 2**28  # values that a model may have beyond its files: a table of positions of 1 GiB in float32
 
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
@@ -74,11 +73,7 @@ def meta_model(config: PretrainedConfig, cls: type[Model] | None = None, *, trus
 
 
 def check_values(model: Model, stored: int) -> None:
-    """Raises if a model on the meta device has many more values than the files store, before memory is taken for them.
-
-    Parameters that the files lack would be initialised at random, and tables of positions are computed: both have the
-    sizes that the configuration states.
-    """
+    """Raises if a model on the meta device has many more values than the files store: computed, or random."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     values = sum(tensor.numel() for tensor in tensors.values())
     if values > 2 * stored + SPARE_VALUES:
@@ -89,10 +84,7 @@ def check_values(model: Model, stored: int) -> None:
 
 
 def initializes(model: Model) -> bool:
-    """Returns whether transformers initializes a model that lacks some weights, as from_pretrained does.
-
-    Packed layers have no X.weight at that time, and the code of some classes, such as T5's, asks for it.
-    """
+    """Returns whether transformers initializes a model without some X.weight, which classes such as T5's ask for."""
     for module in model.modules():
         module._is_hf_initialized = False  # type: ignore[assignment]
     try:
@@ -192,7 +184,6 @@ def _channels(x: Tensor | None) -> int | None:
 
 
 def _inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Returns what the model is called with: tokens; in a class like Whisper's, sound and tokens for the decoder."""
     config, ids = model.config, torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
     if model.main_input_name == SOUND and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         frames = FRAMES_PER_POSITION * config.max_source_positions

@@ -38,22 +38,17 @@ from fairbits.models.architecture.architecture import Architecture, Role
 from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
-EXPERT_ROLES: Mapping[str, Role] = {
+EXPERT_ROLES: Mapping[str, Role] = {  # by the names that transformers' own kernels expect in a module of experts
     "gate_up_proj": "mlp_gate_up",
     "gate_proj": "mlp_gate",
     "up_proj": "mlp_up",
     "down_proj": "mlp_down",
 }
-"""The names that transformers' own kernels expect of the parameters of a module of experts, and their roles."""
-LEAF = ".weight"
-"""How names end that transformers looks for in another form, where weights are packed."""
+LEAF = ".weight"  # how names end that transformers looks for in another form, where weights are packed
 
 
 class Conversions:
-    """How transformers makes the parameters of a model from the tensors of files, packed experts of Llama 4 included.
-
-    `entries` are the parameters and persistent buffers of the model.
-    """
+    """How transformers makes `entries`, parameters and persistent buffers, from the tensors of files."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._prefix = model.base_model_prefix
@@ -89,21 +84,14 @@ class Conversions:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Returns whether transformers replaces this module of experts by a list of them, if weights are packed.
-
-    It is the one of Llama 4. It gets the inputs of all experts one after the other, each scaled by its router weight,
-    and multiplies by (in, out).
-    """
+    """Returns whether transformers replaces this module of experts (Llama 4) by a list, if weights are packed."""
     patches: dict[str, Any] = quantizers.MODULES_TO_PATCH_FOR_QUANTIZATION.get(type(module).__name__, {})
     return "compressed-tensors" in [method.value for method in patches.get("quantization_methods", ())]
 
 
 @dataclass(frozen=True)
 class ExpertSlice:
-    """Where the matrix (out, in) of an expert is in the tensor of all experts.
-
-    That is (experts, out, in), or (experts, in, out) if it is `turned`. It may hold several layers of each expert.
-    """
+    """Where the matrix of an expert is in a tensor (experts, out, in), or (experts, in, out) if it is `turned`."""
 
     stacked: str
     expert: int
@@ -112,7 +100,6 @@ class ExpertSlice:
     turned: bool
 
     def place(self, info: StoredTensor) -> StoredTensor:
-        """Returns where the expert is in the file, given the tensor of all."""
         nbytes = info.nbytes // info.shape[0]
         return replace(info, shape=info.shape[1:], nbytes=nbytes, start=info.start + self.expert * nbytes)
 
@@ -128,10 +115,7 @@ def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
-    """Returns the experts that these tensors stack, by the names under which a quantized file can hold them.
-
-    Those for which transformers knows no such names are left out.
-    """
+    """Returns the stacked experts for which transformers knows names under which a quantized file can hold them."""
     conversions, saved_name = Conversions(model), _saved_names(model)
     merges = [converter for converter in conversions.converters if _merges_experts(converter)]
     slices: dict[str, ExpertSlice] = {}
@@ -150,7 +134,6 @@ def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[s
 
 
 def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Iterator[tuple[str, ExpertSlice]]:
-    """Yields the experts of a tensor under their names in the model, which end as `ends` says for each layer."""
     experts, out, columns = (shape[0], shape[2], shape[1]) if turned else shape
     rows, module = out // len(ends), stacked.rpartition(".")[0]
     for expert in range(experts):
@@ -159,7 +142,6 @@ def _slices(stacked: str, shape: Shape, ends: list[str], *, turned: bool) -> Ite
 
 
 def _saved_names(model: PreTrainedModel) -> Callable[[str], str]:
-    """Returns the function from a name in the model to the name by which transformers saves it."""
     transforms = get_model_conversion_mapping(model, add_legacy=False)
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
     plain = [renaming for renaming in renamings if not isinstance(renaming, PrefixChange)]
@@ -342,7 +324,6 @@ def _harmless(model: PreTrainedModel, place: str, n_dimensions: int) -> str | No
 
 
 def _belongs(model: PreTrainedModel, place: str) -> bool:
-    """Returns whether a tensor is in a list of layers, or in a module that has weights already."""
     prefix = f"{model.base_model_prefix}."  # which files of a bare model leave out
     places = (place, f"{prefix}{place}", place.removeprefix(prefix))
     return any(

@@ -15,10 +15,7 @@ def cache_directory() -> Path:
 
 
 def kept_directory(name: str, write: Callable[[Path], object]) -> Path:
-    """Returns the directory `name` of the cache; if it is not there, `write` fills it.
-
-    It is filled under another name and then renamed, so that nobody ever sees half of it.
-    """
+    """Returns the directory `name` of the cache; if it is not there, `write` fills it, under another name at first."""
     final = cache_directory() / name
     if final.is_dir():
         return final

@@ -11,13 +11,25 @@ whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A hea
 weight, and a copy of the scale.
 
 The `quantization_config` in config.json says which layer is stored how.
+
+Some tensors may be read by only one of two loaders, so that a checkpoint may have two indices:
+
+    shapes.safetensors                   X.weight_shape that vLLM would rearrange like rows of attention heads
+    joined.safetensors                   convolutions of q, k and v as transformers would join them in a plain file
+    parts.safetensors                    the same as they are in the original file
+    model.safetensors.index.json         everything without shapes and joined tensors: what vLLM reads
+    transformers.safetensors.index.json  everything without parts: `transformers_weights` in config.json names it
 """
 
 import copy
+import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +39,27 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import write_whole
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
-from fairbits.models.architecture.tensor_names import joined_groups
+from fairbits.models.architecture.tensor_names import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.safetensors_files import (
+    EXPLICIT,
+    INDEX,
+    INDEX_SUFFIX,
+    StoredTensor,
+    in_memory,
+    read_header,
+    write_tensors,
+)
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
 PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 WORD_BITS = 32
-BYTE_BITS = 8
-"""The bits of what is stored in whole bytes: the only ones that an embedding can have."""
+BYTE_BITS = 8  # the bits of what is stored in whole bytes: the only ones that an embedding can have
 SHAPE_BYTES = 2 * torch.int64.itemsize
 
 
@@ -72,12 +93,7 @@ def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
 
 
 def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
-    """Returns the tensors of a file that hold the linear layer `name`, X.weight.
-
-    >>> codes = Codes(torch.tensor([[1, -2]], dtype=torch.int8), torch.tensor([[0.5]]), bits=4)
-    >>> {name: tensor.tolist() for name, tensor in packed_tensors("a.weight", codes).items()}
-    {'a.weight_packed': [[105]], 'a.weight_scale': [[0.5]], 'a.weight_shape': [1, 2]}
-    """
+    """Returns the tensors of a file that hold the linear layer `name`, X.weight."""
     room = GPU_PACKED_WEIGHTS if codes.codes.is_cuda else PACKED_WEIGHTS
     rows = torch.split(codes.codes, max(1, room // max(1, codes.codes.shape[1])))
     packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
@@ -90,9 +106,6 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
 
     `pack_to_int32` in compressed-tensors makes the same words, adding up the bits of each word by a scatter. Here
     32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
-
-    >>> pack_codes(torch.tensor([[1, -2]], dtype=torch.int8), 4).tolist()
-    [[105]]
     """
     out, columns = codes.shape
     whole = -(-columns // WORD_BITS) * WORD_BITS
@@ -322,17 +335,13 @@ def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
 
 
 def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
-    """Returns the oldest compressed-tensors that reads the file."""
     if whole:
         return BYTES_VERSION
     return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
 
 
 def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
-    """Returns the modules of linear layers that are kept; also routers, which other loaders take for linear layers.
-
-    Where the file has another name for one, both are there: vLLM knows the modules of many classes by names in files.
-    """
+    """Returns the modules that are kept, also by their names in the file, by which vLLM knows many of them."""
     weights = checkpoint.architecture.weights.values()
     quantized = {module for name in stored for module in _modules(checkpoint, name)}
     mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
@@ -346,19 +355,80 @@ def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
 
 
 def _pattern_inside(module: str) -> str:
-    """Returns the pattern of all names inside a module: vLLM asks for experts of a stack one by one.
-
-    It begins at the number of the block, as vLLM has other prefixes for models that also read images.
-
-    >>> _pattern_inside("model.layers.0.mlp.experts")
-    're:.*\\\\.0\\\\.mlp\\\\.experts\\\\..*'
-    """
+    """Returns the pattern of names inside a module of any prefix: vLLM asks for stacked experts one by one."""
     number = re.search(r"\.\d+\.", module)
     return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 
 
 def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
-    """Returns the module of a tensor, and for an embedding those that are tied to it."""
     weight = checkpoint.architecture.weights[name]
     tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
     return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))
+
+
+SHAPES, JOINED, JOINED_PARTS = "shapes.safetensors", "joined.safetensors", "parts.safetensors"
+COMPLETE = f"transformers{INDEX_SUFFIX}"
+REARRANGED = {"bloom": ".query_key_value", "gpt_neox": ".query_key_value"}  # modules that vLLM rearranges blindly
+
+
+@dataclass(frozen=True, eq=False)
+class SplitIndex:
+    """What is stored apart: tensors that only transformers reads, and `parts`, which only others read."""
+
+    shapes: Mapping[str, Tensor] = field(default_factory=dict)
+    joined: Mapping[str, Tensor] = field(default_factory=dict)
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def write(self, directory: Path) -> None:
+        for file, tensors in self._files.items():
+            write_tensors(directory / file, in_memory(tensors))
+
+    def write_indices(self, directory: Path, shards: Iterable[str], *, size_bytes: int) -> None:
+        files = {shard: read_header(directory / shard) for shard in (*shards, *self._files)}
+        complete = {shard: tensors for shard, tensors in files.items() if shard != JOINED_PARTS}
+        usual = {shard: tensors for shard, tensors in files.items() if shard not in (SHAPES, JOINED)}
+        if (size := _stored_bytes(complete)) != size_bytes:
+            raise InputError(f"the tensors take {size:,} bytes and {size_bytes:,} were planned; report this")
+        if self:
+            _write_index(directory / COMPLETE, complete)
+        _write_index(directory / INDEX, usual)
+
+    @property
+    def config_entries(self) -> dict[str, str]:
+        return {EXPLICIT: COMPLETE} if self else {}
+
+    @cached_property
+    def _files(self) -> dict[str, Mapping[str, Tensor]]:
+        files = {SHAPES: self.shapes, JOINED: self.joined, JOINED_PARTS: self.parts}
+        return {file: tensors for file, tensors in files.items() if tensors}
+
+
+def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitIndex:
+    """Returns the shapes that vLLM cannot load, and what transformers joins, of a checkpoint that is quantized."""
+    architecture = checkpoint.architecture
+    end = REARRANGED.get(architecture.family)
+    packed = [architecture.weights[name] for name in schemes if not architecture.weights[name].in_whole_bytes]
+    unread = [weight for weight in packed if end is not None and weight.module.endswith(end)]
+    model = checkpoint.meta_model()
+    groups, conversions = joined_groups(model, architecture), Conversions(model)
+    return SplitIndex(
+        {f"{weight.name}_shape": torch.tensor(weight.shape) for weight in unread},
+        {
+            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read).values())).contiguous()
+            for parameter, parts in groups.items()
+        },
+        {name: checkpoint.read(name) for parts in groups.values() for name in parts},
+    )
+
+
+def _stored_bytes(shards: Mapping[str, Mapping[str, StoredTensor]]) -> int:
+    return sum(info.nbytes for tensors in shards.values() for info in tensors.values())
+
+
+def _write_index(path: Path, shards: Mapping[str, Mapping[str, StoredTensor]]) -> None:
+    weight_map = {name: shard for shard, tensors in shards.items() for name in tensors}
+    content = {"metadata": {"total_size": _stored_bytes(shards)}, "weight_map": dict(sorted(weight_map.items()))}
+    write_whole({path: [json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"]})

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,25 +27,10 @@ from fairbits.models.architecture.meta_model import check_values, meta_model
 from fairbits.models.io.cache import kept_directory
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
-ARCHITECTURES: Mapping[str, str] = MappingProxyType(
-    {
-        "bloom": "BLOOM",
-        "gemma": "GEMMA",
-        "gemma2": "GEMMA2",
-        "gemma3": "GEMMA3",
-        "gemma3_text": "GEMMA3",
-        "llama": "LLAMA",
-        "mistral": "LLAMA",
-        "phi3": "PHI3",
-        "qwen2": "QWEN2",
-        "qwen3": "QWEN3",
-    }
-)
-"""Families, by the model_type of their configuration, that llama.cpp converts without moving an input channel.
-
-Its converter permutes rows of q, k and v (outputs) in some of them. A family whose columns it permutes must not be
-added here: the importance of a channel would end up at another one.
-"""
+# Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in
+# some. A family whose columns it permutes must not be added: importance would end up at another channel.
+_FAMILIES = ["bloom", "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"]
+ARCHITECTURES = {name: {"gemma3_text": "GEMMA3", "mistral": "LLAMA"}.get(name, name.upper()) for name in _FAMILIES}
 
 
 def check_gguf(what: str) -> None:
@@ -56,11 +40,7 @@ def check_gguf(what: str) -> None:
 
 
 def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, str]:
-    """Returns llama.cpp's name of each tensor; a tensor that its map does not know is left out.
-
-    >>> gguf_names("llama", ["model.layers.0.self_attn.q_proj.weight"], blocks=1)
-    {'model.layers.0.self_attn.q_proj.weight': 'blk.0.attn_q.weight'}
-    """
+    """Returns llama.cpp's name of each tensor; a tensor that its map does not know is left out."""
     if family not in ARCHITECTURES:
         raise InputError(
             f"the model is of the family {family!r:.40}; the names of its tensors in llama.cpp are known for "
@@ -94,15 +74,11 @@ class GgufHeader:
 
     @property
     def values(self) -> int:
-        """The number of weights."""
         return sum(map(math.prod, self.shapes))
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Returns the header of a file.
-
-    Every count is only believed as far as the file goes, so that no length in it can make this allocate or run on.
-    """
+    """Returns the header of a file; a count is believed only as far as the file goes."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             magic, version, n_tensors, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
@@ -200,16 +176,12 @@ def _string_end(data: mmap.mmap, position: int) -> int:
     return position + 8 + int(length)
 
 
-ITSELF_QUANTIZED = "the reference is itself quantized ("
-"""The beginning of the note on a model from a quantized GGUF file."""
+ITSELF_QUANTIZED = "the reference is itself quantized ("  # the note on a model from a quantized file
 FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
 
 
 def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Returns the directory of the model in float32, made on first use, and a note on what the file was.
-
-    float32, because the product of a block's scales and codes does not fit 16 bits.
-    """
+    """Returns the directory of the model in float32 (scale · code does not fit 16 bits), and a note on the file."""
     header = read_gguf_header(path)
     metadata = header.metadata
     check_gguf(str(path))
@@ -259,7 +231,6 @@ def _write(path: Path, directory: Path, header: GgufHeader) -> None:
 
 
 def _check_types(path: Path) -> None:
-    """Raises if the file holds tensors of a type that the package gguf cannot dequantize."""
     import gguf
 
     by_kind: dict[gguf.GGMLQuantizationType, list[str]] = {}

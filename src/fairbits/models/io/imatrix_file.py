@@ -24,10 +24,9 @@ from fairbits.models.io.gguf_file import check_gguf, read_gguf_header
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 DATASETS, CHUNK_COUNT, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
-VERSION, LANGUAGES, SHARES, FINGERPRINT = (
+VERSION, LANGUAGES, SHARES, FINGERPRINT = (  # entries of our own, which llama.cpp ignores
     f"fairbits.{key}" for key in ("version", "languages", "shares", "fingerprint")
 )
-"""Entries of our own, which llama.cpp ignores: they say what a file holds, also after merging."""
 NAMED = 3
 MOST_TOKENS = 2.0**53
 
@@ -58,7 +57,6 @@ class Imatrix:
 
     @property
     def tokens(self) -> int:
-        """The largest number of tokens that a layer has seen."""
         return max(int(importance.counts.max()) for importance in self.entries.values())
 
     def save(self, path: str | Path) -> None:

@@ -33,31 +33,19 @@ from fairbits.core.records import parse_object
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX = f"model{INDEX_SUFFIX}"
-EXPLICIT = "transformers_weights"
-"""The entry of config.json that names another file, or index of files, for transformers to read."""
+EXPLICIT = "transformers_weights"  # in config.json: another file, or index of files, for transformers to read
 LENGTH_BYTES = 8
 ALIGNMENT = 8  # of the data within the file
 PARTS_AHEAD = 3  # of a file, which are read while the one before is used
 MOST_DIMENSIONS = 64  # of torch's element-wise kernels
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
+_IRREGULAR = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "BF16": "bfloat16", "C64": "complex64"}
+_KINDS = {"U": "uint", "I": "int", "F": "float"}
+_STORED = (
+    *("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2"),
+    *("F8_E5M2FNUZ", "F16", "BF16", "F32", "F64", "C64"),
+)
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, _IRREGULAR.get(name, _KINDS.get(name[0], "") + name[1:].lower())) for name in _STORED
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -114,7 +102,6 @@ def parse_header(path: Path, size: int, read: Callable[[int, int], bytes]) -> di
 
 
 def _tensor_info(path: Path, name: str, entry: Any, *, data_start: int) -> StoredTensor:
-    """Returns one entry of the header, if it is consistent in itself."""
     where = f"tensor {name!r} of {path}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise InputError(f"{where} is described by {entry!r:.80}; dtype, shape and data_offsets must be given")
@@ -138,7 +125,6 @@ def _sizes(value: Any) -> bool:
 
 
 def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, size: int) -> None:
-    """Raises unless the tensors, in order, cover the data of the file without gap or overlap."""
     end = data_start
     for info in infos:
         if info.start != end:
@@ -153,10 +139,7 @@ def _check_coverage(infos: list[StoredTensor], path: Path, *, data_start: int, s
 
 
 def map_tensor(info: StoredTensor) -> Tensor:
-    """Returns the tensor, memory-mapped; its pages go back to the system when the last reference to it goes.
-
-    Every call makes a private mapping: writing to the tensor would change neither the file nor another tensor.
-    """
+    """Returns the tensor, memory-mapped privately; its pages go back to the system with the last reference to it."""
     if info.nbytes == 0:
         return torch.empty(info.shape, dtype=info.dtype)
     if info.start % info.dtype.itemsize:  # the format does not promise alignment, and torch needs it
@@ -171,10 +154,7 @@ def map_tensor(info: StoredTensor) -> Tensor:
 
 
 def read_tensor(info: StoredTensor, *, pinned: bool = False) -> Tensor:
-    """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting.
-
-    Reading is faster than touching the pages of a mapping one by one, and lets other threads run.
-    """
+    """Returns the tensor, read into memory; from `pinned` memory a GPU copies it without waiting."""
     data = torch.empty(info.nbytes, dtype=torch.uint8, pin_memory=pinned)
     _read_into(data.numpy().data, info, 0)
     return data.view(info.dtype).reshape(info.shape)

@@ -21,10 +21,8 @@ from fairbits.models.io.compressed_tensors import BYTES, PACKED, WORD_BITS, read
 from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.models.scales.groups import dequantize_in_float32
 
-UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")
-"""What a quantization_config may say for its weights to be read here."""
-MEANINGLESS = ("version", "global_compression_ratio")
-"""What it may also say, which changes nothing."""
+UNDERSTOOD = ("quant_method", "format", "quantization_status", "config_groups", "ignore")  # what it may say
+MEANINGLESS = ("version", "global_compression_ratio")  # what it may also say, which changes nothing
 
 
 class UnreadableLayoutError(Exception):
@@ -56,7 +54,6 @@ class UnpackedCheckpoint(Checkpoint):
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The blocks of the model, if every tensor is used as quantization_config says."""
         try:
             architecture = super().architecture
         except InputError as problem:
@@ -87,7 +84,6 @@ class UnpackedCheckpoint(Checkpoint):
         return replace(info, name=name, shape=tuple(shape), dtype=torch.float32)
 
     def _check_schemes(self, architecture: Architecture) -> None:
-        """Raises unless exactly the weights that quantization_config names are packed, and as it says."""
         targets = {target: group for group in self._settings.config_groups.values() for target in group.targets}
         modules = match_named_modules(self.meta_model(), targets, self._settings.ignore)
         named = {name: targets[match_targets(name, module, targets)[0]] for name, module in modules}
@@ -101,7 +97,6 @@ class UnpackedCheckpoint(Checkpoint):
                 raise UnreadableLayoutError(f"{name} is not packed, although its quantization_config says so")
 
     def _follows(self, name: str, weight: Weight, scheme: Any) -> bool:
-        """Returns whether a packed weight has the layout, bits and groups of a scheme."""
         how, (out, columns) = scheme.weights, weight.shape
         groups = {"channel": 1, "group": columns // how.group_size if how.group_size else 0}.get(how.strategy, 0)
         return (
@@ -111,7 +106,6 @@ class UnpackedCheckpoint(Checkpoint):
         )
 
     def _check_used(self, architecture: Architecture) -> None:
-        """Raises if a tensor of the files makes up no weight; a tied parameter has a copy of a scale."""
         used = {part for parts in self._parts.values() for part in parts}
         for name in self.stored.tensors.keys() - used:
             tied = architecture.tied.get(name.removesuffix("_scale"), name)
@@ -121,7 +115,6 @@ class UnpackedCheckpoint(Checkpoint):
 
 
 def _settings(checkpoint: Checkpoint) -> Any:
-    """Returns the QuantizationConfig of compressed-tensors, if it describes packed weights and nothing else."""
     entry = checkpoint.config.quantization_config
     method = entry.get("quant_method") if isinstance(entry, dict) else None
     if method != "compressed-tensors":

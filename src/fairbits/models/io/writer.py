@@ -42,6 +42,7 @@ from fairbits.models.io.compressed_tensors import (
     planned_bytes,
     quantization_config,
     read_packed,
+    split_index,
 )
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
@@ -52,7 +53,6 @@ from fairbits.models.io.safetensors_files import (
     read_header,
     write_tensors,
 )
-from fairbits.models.io.split_index import split_index
 from fairbits.models.scales.groups import Codes, check_planned
 from fairbits.models.scales.scheme import Scheme
 
@@ -95,11 +95,7 @@ class BlockNote:
 
 
 def draft_directory(directory: str | Path) -> Path:
-    """Returns where the checkpoint `directory` is drafted, next to it.
-
-    >>> draft_directory("models/tiny-w4").name
-    '.tiny-w4.partial'
-    """
+    """Returns where the checkpoint `directory` is drafted, next to it."""
     target = Path(os.path.abspath(directory))
     if not target.name:
         raise InputError(f"{target} is the root of all files; give a new directory in it")
@@ -145,7 +141,6 @@ def check_draft(directory: str | Path, *, resume: bool) -> bool:
 
 
 def _is_there(directory: str | Path) -> bool:
-    """Returns whether there is anything but an empty directory."""
     target = Path(os.path.abspath(directory))
     return target.exists() and (not target.is_dir() or any(target.iterdir()))
 
@@ -155,8 +150,7 @@ THRESHOLDS = "thresholds.safetensors"
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
-COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")
-"""Suffixes of what a checkpoint holds in addition to its weights: configuration, tokenizer, template, code, card."""
+COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py", ".md")  # what is next to the weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +242,6 @@ class QuantizedWriter:
         self._seen.add(index)
 
     def finish(self, files: Mapping[str, bytes] = NO_FILES, *, progress: Progress | None = None) -> Path:
-        """Returns the directory of the checkpoint, complete with what is kept, its tokenizer and `files`."""
         missing = [index for index in self._indices if index not in self._seen and self.finished(index) is None]
         if missing:
             raise InputError(f"{_called(missing[0])} was not added; a checkpoint is finished with all of its blocks")
@@ -270,7 +263,6 @@ class QuantizedWriter:
         return self.directory
 
     def _open(self, state: DraftState, *, resume: bool) -> None:
-        """Makes a new draft, or checks that the one that is there was begun for the same."""
         note = self.draft / STATE
         if check_draft(self.directory, resume=resume):
             begun = DRAFT.read(note)
@@ -293,7 +285,6 @@ class QuantizedWriter:
         write_whole({note: [_json(DRAFT.stamp(asdict(state)))]})
 
     def _intact(self, index: int | None) -> BlockNote | None:
-        """Returns what was noted when a block was finished, if its files are still the same."""
         if not self._note(index).is_file():
             return None
         try:
@@ -305,7 +296,6 @@ class QuantizedWriter:
 
     @cached_property
     def _blocks(self) -> dict[int | None, list[str]]:
-        """The names of what is stored in each block that has any."""
         weights = self.checkpoint.architecture.weights
         blocks: dict[int | None, list[str]] = {}
         for name in self.schemes:
@@ -318,7 +308,6 @@ class QuantizedWriter:
 
     @cached_property
     def _kept(self) -> list[Piece]:
-        """The tensors that are written as they are."""
         read = self.checkpoint.read
         left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
         kept = [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
@@ -333,14 +322,12 @@ class QuantizedWriter:
         return self._done / f"{_label(index)}.json"
 
     def _files(self, index: int | None) -> tuple[Path, Path]:
-        """Returns the files of the quantized tensors of a block, and of its extra ones."""
         extra = self._done / f"{_label(index)}.safetensors"
         if index not in self._blocks:
             return self._done / f"{_label(index)}-nothing.safetensors", extra
         return self._model / self._shards[self._indices.index(index)], extra
 
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
-        """Returns the tensors of the file for one that is quantized, if it came as planned."""
         self._check_planned(name, codes)
         weight = self.checkpoint.architecture.weights[name]
         tensors = layer_tensors(weight, codes, tied=self.checkpoint.architecture.tied_parameters(name))
@@ -351,14 +338,12 @@ class QuantizedWriter:
         check_planned(name, codes, shape=shape, scheme=self.schemes[name], dtype=dtype)
 
     def _write_thresholds(self) -> None:
-        """Joins the extra tensors of all blocks in a file that is not part of the model."""
         indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
         tensors = {name: tensor for index in indices for name, tensor in _mapped(self._files(index)[1]).items()}
         if tensors:
             write_tensors(self._model / THRESHOLDS, in_memory(tensors))
 
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
-        """Copies the files next to the weights, and adds the files of the caller."""
         for path in sorted(self.checkpoint.directory.iterdir()):
             skipped = path.name == CONFIG or path.name.endswith(INDEX_SUFFIX) or path.name in files
             if path.is_file() and path.suffix in COMPANIONS and not skipped:
@@ -403,8 +388,7 @@ def _json(content: Mapping[str, object]) -> bytes:
     return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-WRITERS = 2
-"""Threads that write: one hashes while the other waits for the disk."""
+WRITERS = 2  # threads that write: one hashes while the other waits for the disk
 
 
 class WriteBehind:

@@ -5,8 +5,7 @@ from scipy import special
 
 from fairbits.core.errors import FairbitsError
 
-SEED_CONSTANTS = (2.5, 0.3)
-"""c_4 and d_4 of the threshold σ·(c + d·ln(1 + κ)) of the research notes, stated for 4 bits only."""
+SEED_CONSTANTS = (2.5, 0.3)  # c_4 and d_4 of σ·(c + d·ln(1 + κ)) in the research notes, for 4 bits only
 
 
 def banner_constant(bits: int) -> float:
@@ -15,13 +14,7 @@ def banner_constant(bits: int) -> float:
 
 
 def banner_gaussian(sigma: float, bits: int) -> float:
-    """Returns Banner's α* of a Gaussian, the root of c·α = E(|X| − α)₊: 1.71σ, 2.15σ, 2.56σ at 2, 3, 4 bits.
-
-    Newton from the left, α ← E[|X|; |X| > α] / (c + P(|X| > α)), rises monotonically to the root.
-
-    >>> [round(banner_gaussian(1.0, bits), 2) for bits in (2, 3, 4)]
-    [1.71, 2.15, 2.56]
-    """
+    """Returns Banner's α* of a Gaussian, the root of c·α = E(|X| − α)₊ (1.71σ at 2 bits), by Newton from the left."""
     alpha, c = 0.0, banner_constant(bits)
     for _ in range(500):
         density = np.exp(-alpha * alpha / 2) / np.sqrt(2 * np.pi)
@@ -33,9 +26,5 @@ def banner_gaussian(sigma: float, bits: int) -> float:
 
 
 def banner_laplace(laplace_b: float, bits: int) -> float:
-    """Returns Banner's α* of a Laplace distribution, b·W(3·4^B) with Lambert's W: 2.83b, 3.90b, 5.03b.
-
-    >>> [round(banner_laplace(1.0, bits), 2) for bits in (2, 3, 4)]
-    [2.83, 3.9, 5.03]
-    """
+    """Returns Banner's α* of a Laplace distribution, b·W(3·4^B) with Lambert's W: 2.83b, 3.90b, 5.03b."""
     return laplace_b * float(special.lambertw(1 / banner_constant(bits)).real)

@@ -31,11 +31,9 @@ import math
 import numpy as np
 from numba import njit, prange
 
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-"""Floating-point liberties that let the compiler vectorise sums; NaN and infinity keep their meaning."""
+FAST = {"reassoc", "contract", "nsz", "arcp"}  # lets the compiler vectorise sums; NaN and infinity stay
 
-TINY = 1e-200
-"""Steps below this part of the largest weight are not tried."""
+TINY = 1e-200  # steps below this part of the largest weight are not tried
 
 _MAX_EDGES = 256
 _DEPTH = 80

@@ -44,12 +44,9 @@ from torch import Tensor
 
 LANES = 32
 MOST_WAVES = 512
-REGISTERS = 96
-"""The most per lane: few enough for 21 warps per multiprocessor, and enough for groups of 128 without spilling."""
-ROUNDING = 2.0**-24
-"""u, half the spacing of float32 at 1."""
-SMALLEST = 2.0**-126
-"""The smallest normal number of float32."""
+REGISTERS = 96  # per lane: few enough for 21 warps per multiprocessor, enough for groups of 128
+ROUNDING = 2.0**-24  # u, half the spacing of float32 at 1
+SMALLEST = 2.0**-126  # the smallest normal number of float32
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]

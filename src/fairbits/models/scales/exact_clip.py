@@ -30,8 +30,7 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.minimax_kernels import minimax_steps
 from fairbits.models.scales.sample_clip import clip_sample
 
-LONG = 65_536
-"""Longer groups are sorted instead of scanned; both take equally long at 50 (8 bit) to 130 (4 bit) thousand weights."""
+LONG = 65_536  # longer groups are sorted, not scanned: equally fast at 50 (8 bit) to 130 (4 bit) thousand
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,7 @@ class BlockSteps:
 
 
 def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None, signed: bool = False) -> Tensor:
-    """Returns the exact scale of every group as (out, groups) in float64; blocks are (out, groups, weights).
-
-    `importance` is h ≥ 0 of every input, (groups · weights,). `signed` lets scales of the twos grid be negative.
-
-    >>> clip_groups(torch.tensor([[[0.7, -0.35, 0.1]]]), Grid(4)).tolist()
-    [[0.1...]]
-    """
+    """Returns the exact scale of every group, (out, groups) in float64; `importance` is h ≥ 0, (groups · weights,)."""
     _, columns, size = blocks.shape
     if not blocks.is_cuda or size > LONG or triton_search() is None:
         steps = clip_blocks(_rows(blocks), grid, group=size, importance=importance, signed=signed).step
@@ -59,10 +52,7 @@ def clip_groups(blocks: Tensor, grid: Grid, *, importance: Floats | None = None,
 
 
 def minimax_groups(blocks: Tensor, grid: Grid, *, importance: Floats, objective: str, signed: bool = False) -> Tensor:
-    """Returns the scale of every group with the lowest error of the worst language, (out, groups) in float64.
-
-    `importance` is (languages, groups · weights); `minimax_blocks` explains it and the objectives "worst" and "regret".
-    """
+    """Returns the scales (out, groups) of `minimax_blocks` for blocks (out, groups, weights), on their device."""
     size = blocks.shape[2]
     steps = minimax_blocks(_rows(blocks), grid, group=size, importance=importance, objective=objective, signed=signed)
     return torch.from_numpy(steps).to(blocks.device)
@@ -75,9 +65,6 @@ def clip_blocks(
 
     A block is `group` neighbouring weights of a row, or the whole row. `importance` is h ≥ 0, per input (in,) or per
     weight (out, in). `signed` lets the step of the twos grid be negative where that is better.
-
-    >>> clip_blocks([[0.5, 1.0, -0.25, 0.75]], Grid(4)).error.tolist()
-    [[0.0]]
     """
     blocks, shape = _as_blocks(W, group)
     h = None if importance is None else nonnegative_array("importance", importance).reshape(-1, blocks.shape[1])
@@ -100,10 +87,6 @@ def minimax_blocks(
     `importance` is (languages, in). `objective="worst"` takes max_λ f_λ with each language's importance scaled to
     mean 1, so that languages with large activations do not dominate; `"regret"` takes max_λ f_λ / f_λ*, with f_λ* the
     block's optimum for that language alone.
-
-    >>> importance = [[1, 0.1, 0.1, 0.1], [0.1, 0.1, 1, 1]]
-    >>> minimax_blocks([[0.9, -0.31, 0.2, 0.05]], Grid(2), importance=importance).round(3).tolist()
-    [[0.9]]
     """
     blocks, (out, columns) = _as_blocks(W, group)
     H = nonnegative_array("importance", importance, ndim=2)
@@ -122,12 +105,7 @@ def minimax_blocks(
 
 
 def device_steps(blocks: Tensor, h: Tensor | None, *, grid: Grid, signed: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the exact step of every group of blocks (out, groups, weights) and its error, both (out, groups).
-
-    The search is Triton's; what its kernel leaves undone is searched on the CPU. `h` (groups, weights) is the
-    importance, the same for every row, in float64; None stands for ones. A negative step is the step of the negated
-    weights.
-    """
+    """Returns steps and errors (out, groups), by Triton; what it leaves undone is searched on the CPU."""
     if signed:
         steps, errors = device_steps(blocks, h, grid=grid)
         turned, turned_errors = device_steps(-blocks, h, grid=grid)
@@ -165,13 +143,11 @@ def triton_search() -> Any:
 
 
 def _rows(blocks: Tensor) -> np.ndarray:
-    """Returns blocks (out, groups, weights) as the matrix (out, in) that the kernels of the CPU take."""
     rows: np.ndarray = blocks.cpu().float().reshape(len(blocks), -1).numpy()
     return rows
 
 
 def _as_blocks(W: ArrayLike, group: int | None) -> tuple[np.ndarray, tuple[int, int]]:
-    """Returns the blocks of W as (blocks, weights) in float32 or float64, and how many each row has."""
     array = np.asarray(W)
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)

@@ -44,12 +44,10 @@ class Grid:
 
     @cached_property
     def lowest(self) -> int:
-        """The smallest code."""
         return -self.highest if self.kind == "symmetric" else -self.highest - 1
 
     @cached_property
     def highest(self) -> int:
-        """The largest code, 2^(B−1) − 1."""
         return int(2 ** (self.bits - 1) - 1)
 
     @cached_property
@@ -68,25 +66,14 @@ class Grid:
         return self.highest, self.highest if self.kind == "midrise" else -self.lowest
 
     def step(self, alpha: ArrayLike) -> Floats:
-        """Returns the step that belongs to the clip threshold: α / steps_per_alpha."""
         return np.asarray(alpha, dtype=np.float64) / self.steps_per_alpha
 
     def alpha(self, step: ArrayLike) -> Floats:
-        """Returns the clip threshold: |step|·steps_per_alpha.
-
-        >>> float(Grid(4).alpha(0.5)), float(Grid(4, "twos").alpha(-0.5))
-        (3.5, 4.0)
-        """
+        """Returns the clip threshold: |step|·steps_per_alpha."""
         return np.abs(np.asarray(step, dtype=np.float64)) * self.steps_per_alpha
 
     def codes(self, x: ArrayLike, step: ArrayLike) -> CodeArray:
-        """Returns the nearest code of each x, clipped to the grid; `step` broadcasts against x.
-
-        A step of 0 stands for an all-zero block and gives code 0.
-
-        >>> Grid(4, "twos").codes([0.0, 0.44, -9.0], 0.5).tolist()
-        [0, 1, -8]
-        """
+        """Returns the nearest code of each x; `step` broadcasts, and a step of 0 (an all-zero block) gives 0."""
         values, steps = np.asarray(x, dtype=np.float64), np.asarray(step, dtype=np.float64)
         if self.kind != "twos" and (steps < 0).any():
             raise InputError(
@@ -99,10 +86,6 @@ class Grid:
         return np.where(steps != 0, codes, 0).astype(np.int16)
 
     def quantize(self, x: ArrayLike, step: ArrayLike) -> Floats:
-        """Returns the grid value nearest to each x: (code + offset)·step.
-
-        >>> Grid(3, "midrise").quantize([0.1, -5.0], 1.0).tolist()
-        [0.5, -3.5]
-        """
+        """Returns the grid value nearest to each x: (code + offset)·step."""
         levels: Floats = self.codes(x, step) + np.float64(self.offset)
         return levels * np.asarray(step, dtype=np.float64)

@@ -38,7 +38,6 @@ class Codes:
         return dequantize(self.codes, self.scales)
 
     def on(self, device: str | torch.device) -> "Codes":
-        """Returns the same codes on a device."""
         return Codes(self.codes.to(device), self.scales.to(device), self.bits)
 
 
@@ -53,12 +52,7 @@ def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Sc
 
 
 def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
-    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type.
-
-    >>> rounded = round_to_nearest(torch.tensor([[0.9, -0.3]]), torch.tensor([[0.5]]), grid=Grid(3, "twos"))
-    >>> rounded.codes.tolist(), rounded.dequantized.tolist()
-    ([[2, -1]], [[1.0, -0.5]])
-    """
+    """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type."""
     codes = nearest_codes(W, scales, grid=grid)
     return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)
 
@@ -110,11 +104,7 @@ def dequantize_in_float32(codes: Codes) -> Tensor:
 
 
 def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
-    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are the scheme's, if they are known.
-
-    >>> rounding_error(torch.tensor([[1.0, 0.4, -0.6]]), Scheme(2, "channel")).tolist()
-    [[0.0, -0.40..., -0.39...]]
-    """
+    """Returns ΔW = Q(W) − W of rounding to nearest, in float32; `scales` are the scheme's, if they are known."""
     if scales is None:
         scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
     wide = W.float()
@@ -123,12 +113,7 @@ def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> T
 
 
 def choose_scales(
-    W: Tensor,
-    scheme: Scheme,
-    *,
-    importance: Floats | None = None,
-    pi: Floats | None = None,
-    dtype: torch.dtype,
+    W: Tensor, scheme: Scheme, *, importance: Floats | None = None, pi: Floats | None = None, dtype: torch.dtype
 ) -> tuple[Tensor, Notes]:
     """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
 
@@ -157,10 +142,6 @@ def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor
 
     They are ⟨w, k⟩_H / ⟨k, k⟩_H, with H = E[x xᵀ]. If no scale of the same sign helps, for example because all codes of
     a group are 0, the scale is kept.
-
-    >>> codes = torch.tensor([[1, 2]], dtype=torch.int8)
-    >>> fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[0.4]]), H=torch.eye(2))
-    tensor([[0.5000]])
     """
     blocks = split_like(W, scales)
     size, fitted = blocks.shape[2], []
@@ -186,10 +167,7 @@ def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
 
 
 def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
-    """Returns the least scale, of either sign, with which no weight is further than half a scale from its level.
-
-    The scale has the sign that gives the side with the largest weight the code that only one side has.
-    """
+    """Returns the scale, of either sign, that gives the extra code to the side with the largest weight."""
     above, below = blocks.amax(2).float().double(), blocks.amin(2).neg().float().double()
     longer, shorter = torch.maximum(above, below), torch.minimum(above, below)
     size = torch.maximum(longer / (0.5 - grid.lowest), shorter / (grid.highest + 0.5))
@@ -197,7 +175,6 @@ def _signed_absmax(blocks: Tensor, grid: Grid) -> Tensor:
 
 
 def _closed_form(blocks: Tensor, scheme: Scheme, grid: Grid) -> tuple[Tensor, Notes]:
-    """Returns the scale of every group from the threshold α(σ), α(b) or α(σ, κ), as the grid divides it."""
     notes: list[str] = []
     away = blocks - blocks.mean(2, keepdim=True, dtype=torch.float64).float()
     sigma = away.square().mean(2, dtype=torch.float64).sqrt()
@@ -274,7 +251,6 @@ def _importance(scheme: Scheme, importance: Floats | None) -> Floats | None:
 
 
 def _stored(scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Notes]:
-    """Returns the scales in `dtype`, clamped to its range."""
     limits = torch.finfo(dtype)
     least = limits.smallest_normal * limits.eps  # the smallest number above 0
     sizes = scales.abs()

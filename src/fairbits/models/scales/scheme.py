@@ -14,11 +14,7 @@ Rounding = Literal["nearest", "gptq"]
 
 
 def within_rows(group: Group) -> Group:
-    """Returns the group; "channel" if the whole tensor shares a scale.
-
-    >>> within_rows("tensor"), within_rows(64)
-    ('channel', 64)
-    """
+    """Returns the group; "channel" if the whole tensor shares a scale."""
     return "channel" if group == "tensor" else group
 
 
@@ -37,9 +33,6 @@ class Scheme:
     `objective`  how languages enter the exact clip, whose errors are then weighted by E[x²] of each input: by their
                  mean, the worst of them, or the worst regret; None: all weights count equally
     `rounding`   "nearest", or "gptq": the weights that follow compensate for the error of each weight
-
-    >>> Scheme(3, 64, "exact").name
-    'W3 group 64 exact clip'
     """
 
     bits: int = 4
@@ -68,7 +61,6 @@ class Scheme:
 
     @property
     def name(self) -> str:
-        """The name for readers."""
         where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
         clip = "exact clip" if self.clip == "exact" else self.clip
         grid = "" if self.grid == "symmetric" else f" on {self.grid}"
@@ -78,35 +70,21 @@ class Scheme:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the codes depend on activations, and so on text."""
         return self.objective is not None or self.rounding == "gptq"
 
     @property
     def group_size(self) -> int | None:
-        """How many neighbouring weights of a row share a scale; None if the whole row does."""
         return self.group if isinstance(self.group, int) else None
 
     @property
     def as_stored(self) -> "Scheme":
-        """The simplest scheme with the same form in a file, where only bits and group are visible.
-
-        One scale of a tensor is repeated for each of its rows.
-
-        >>> Scheme(4, "tensor", "exact").as_stored == Scheme(4, "channel")
-        True
-        """
+        """The simplest scheme with the same form in a file; one scale of a tensor is repeated for each row."""
         return Scheme(self.bits, within_rows(self.group))
 
     def fits(self, columns: int) -> bool:
-        """Returns whether rows of this many weights can be split into groups."""
         return self.group_size is None or columns % self.group_size == 0
 
     def groups(self, columns: int) -> int:
-        """Returns how many groups a row of this many weights has.
-
-        >>> Scheme(4, 32).groups(96), Scheme(4, "channel").groups(96)
-        (3, 1)
-        """
         if not self.fits(columns):
             raise InputError(
                 f"rows of {columns} weights cannot be cut into groups of {self.group}; "

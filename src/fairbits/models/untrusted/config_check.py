@@ -1,45 +1,45 @@
-"""config.json and generation_config.json of a model: types and sizes, checked before transformers sees them.
+"""config.json and generation_config.json of a model, and weights that other tools have quantized.
 
 transformers checks most fields of a family itself, and its errors are reported as they are. The rules here are for what
 it believes: fields that fail with an error of Python long after they were read, and numbers that make it build lists,
-modules or tables of that size. Fields without a rule are left to transformers.
+modules or tables of that size. Fields without a rule are left to transformers, which also passes over methods of
+quantization that it does not know and drops their scales: such models are refused. compressed-tensors decodes what the
+files hold, whether or not it is what quantization_config says; a server may believe the latter.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
+from fairbits.models.io.safetensors_files import TensorInfo
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-DEPTHS = _names(
+DEPTHS = _names(  # what configurations call their numbers of layers
     "num_hidden_layers num_layers n_layer n_layers num_decoder_layers num_encoder_layers encoder_layers decoder_layers "
     "num_nextn_predict_layers mtp_num_hidden_layers"
 )
-"""What configurations call their numbers of layers."""
-EXPERTS = _names(
+EXPERTS = _names(  # and of experts
     "num_experts num_local_experts n_routed_experts n_shared_experts moe_num_experts num_experts_per_tok "
     "num_experts_per_token moe_top_k"
 )
-"""What configurations call their numbers of experts."""
-POSITIONS = _names(
+POSITIONS = _names(  # and of positions
     "max_position_embeddings n_positions n_ctx seq_length max_seq_len max_sequence_length max_source_positions "
     "max_target_positions original_max_position_embeddings"
 )
-"""What configurations call their numbers of positions."""
-MOST_POSITIONS = 2**27
-"""Positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout."""
-MOST_EXPERTS = 1024
-"""Experts that a configuration may state, whatever the files have: some store all experts of a block in one tensor."""
-MOST_LABELS = 100_000
-"""Labels of a classifier: transformers makes a name for each. ImageNet-21k has 21,843."""
-NESTING = 8
-"""Levels of objects within each other: a configuration with parts has three."""
+MOST_POSITIONS = 2**27  # positions that a configuration may state: more than ten times the 10 million of Llama 4 Scout
+MOST_EXPERTS = 1024  # whatever the files have: some store all experts of a block in one tensor
+MOST_LABELS = 100_000  # labels of a classifier: transformers makes a name for each. ImageNet-21k has 21,843
+NESTING = 8  # levels of objects within each other: a configuration with parts has three
 ADVICE = "correct it, or fetch the file again"
 
 
@@ -84,7 +84,7 @@ SWITCH = Rule(lambda value: isinstance(value, bool), "true or false")
 OBJECT = Rule(lambda value: isinstance(value, dict), "an object")
 NAMED = Rule(lambda value: isinstance(value, str | dict), "a string or an object")
 
-CONFIG_RULES: Mapping[str, Rule] = {
+CONFIG_RULES: Mapping[str, Rule] = {  # of values that are not null
     "num_labels": Rule(lambda value: _whole(value, 0, MOST_LABELS), f"a whole number from 0 to {MOST_LABELS:,}"),
     "architectures": Rule(lambda value: _all(value, _text), "a list of names of classes"),
     "sliding_window": Rule(lambda value: value is False or _whole(value, 0), "a whole number, 0 or more, or null"),
@@ -93,9 +93,8 @@ CONFIG_RULES: Mapping[str, Rule] = {
     **_fields(NAMED, "attn_implementation _attn_implementation experts_implementation"),
     **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
 }
-"""By field of config.json: the rule for a value that is not null."""
 
-GENERATION_RULES: Mapping[str, Rule] = {
+GENERATION_RULES: Mapping[str, Rule] = {  # of values that are not null
     **_fields(TOKEN, "bos_token_id eos_token_id pad_token_id decoder_start_token_id"),
     **_fields(TOKEN, "forced_bos_token_id forced_eos_token_id"),
     **_fields(Rule(lambda value: _all(value, _token), "a list of token ids"), "suppress_tokens begin_suppress_tokens"),
@@ -116,14 +115,10 @@ GENERATION_RULES: Mapping[str, Rule] = {
     "bad_words_ids": Rule(_words, "a list of lists of token ids, none of them empty"),
     "stop_strings": Rule(lambda value: _text(value) or _all(value, _text), "a string or a list of strings"),
 }
-"""By field of generation_config.json: the rule for a value that is not null."""
 
 
 def check_config(raw: Mapping[str, Any], file: Path, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raises if a field of config.json has the wrong type, or states a size that the tensors of the model refute.
-
-    `raw` is the content of the file, `shapes` are of all tensors in the files of the model.
-    """
+    """Raises if a field of config.json (`raw`) has the wrong type, or a size that the tensors refute."""
     tensors, sides = len(shapes), {side for shape in shapes for side in shape}
     longest = max(sides, default=0)
     for place, part in _objects(raw, file):
@@ -168,10 +163,7 @@ def _check_rules(part: Mapping[str, Any], rules: Mapping[str, Rule], start: str)
 
 
 def _check_window(part: Mapping[str, Any], start: str) -> None:
-    """Raises if attention has a window of no token: then the cache loses its first token, or does not fit.
-
-    Some classes write 0 if they have no window, and say so in another field.
-    """
+    """Raises if attention has a window of no token; some classes write 0 for none, and say so in another field."""
     window, kinds = part.get("sliding_window"), part.get("layer_types")
     unused = part.get("use_sliding_window") is False or (isinstance(kinds, list) and "sliding_attention" not in kinds)
     if window is not None and not window and not unused:
@@ -179,7 +171,6 @@ def _check_window(part: Mapping[str, Any], start: str) -> None:
 
 
 def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields every object in a configuration with its path; raises for a number of more than 64 bits."""
     waiting: list[tuple[str, int, Any]] = [("", 0, raw)]
     while waiting:
         place, depth, value = waiting.pop()
@@ -192,3 +183,106 @@ def _objects(raw: Mapping[str, Any], file: Path) -> Iterator[tuple[str, Mapping[
             waiting += [(place, depth + 1, member) for member in value]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise InputError(f"{file} has {place.rstrip('.')} = {value!s:.20}…; it must fit into 64 bits: {ADVICE}")
+
+
+MODELOPT_FILE = "hf_quant_config.json"  # where NVIDIA's ModelOpt says how it has quantized a model
+CODES: Mapping[str, tuple[str, Sequence[int]]] = {  # type and bits, by layout of compressed-tensors
+    "pack-quantized": ("int", range(1, 9)),
+    "int-quantized": ("int", range(1, 9)),
+    "float-quantized": ("float", (8,)),
+    "nvfp4-pack-quantized": ("float", (4,)),
+    "mxfp4-pack-quantized": ("float", (4,)),
+    "mxfp6-pack-quantized": ("float", (6,)),
+    "mxfp8-quantized": ("float", (8,)),
+}
+ANOTHER = "give the model before it was quantized, or a checkpoint in compressed-tensors"
+
+
+def check_quantization(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
+    """Raises if weights are quantized in a way that transformers does not know, or other than config.json says."""
+    settings = config.get("quantization_config")
+    if settings is None:
+        if (directory / MODELOPT_FILE).is_file():
+            raise InputError(
+                f"{directory} holds {MODELOPT_FILE}: ModelOpt has quantized it, and transformers would load it without "
+                f"its scales; {ANOTHER}"
+            )
+        for info in tensors.values():
+            if info.dtype.is_floating_point and info.dtype.itemsize == 1:
+                raise InputError(
+                    f"{info.name} of {directory} is stored as {info.dtype}, and config.json has no quantization_config "
+                    f"that says how it is scaled; {ANOTHER}"
+                )
+        return
+    if not isinstance(settings, dict):
+        return  # transformers says what is wrong
+    _check_layouts(directory, settings)
+    _check_blocks(directory, settings, tensors)
+    method = settings.get("quant_method")
+    if isinstance(method, str) and method not in (*AUTO_QUANTIZATION_CONFIG_MAPPING, "bitsandbytes"):
+        raise InputError(
+            f"{directory} was quantized by {method:.40} (as its config.json says), which transformers does not know: "
+            f"it would load the weights without their scales; {ANOTHER}"
+        )
+
+
+def _check_layouts(directory: Path, settings: Mapping[str, Any]) -> None:
+    groups = settings.get("config_groups")
+    listed = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+    where = f"quantization_config of {directory / 'config.json'}"
+    for group in listed:
+        layout, weights = group.get("format"), group.get("weights")
+        if not isinstance(layout, str) or layout not in CODES or not isinstance(weights, dict):
+            continue
+        kind, bits = weights.get("type", "int"), weights.get("num_bits", 8)
+        if kind != CODES[layout][0] or bits not in CODES[layout][1]:
+            raise InputError(
+                f"{where} has weights of type {kind!s:.40} with {bits!s:.40} bits in the layout {layout}, which holds "
+                "others; correct it"
+            )
+    layouts = [str(group.get("format")) for group in listed]
+    whole, wanted = settings.get("format"), layouts[0] if len(set(layouts)) == 1 else "mixed-precision"
+    if layouts and "None" not in layouts and whole not in (None, wanted):
+        raise InputError(f"{where} has the format {whole!s:.40}, and its groups have {wanted:.40}; correct one")
+
+
+def _check_blocks(directory: Path, settings: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
+    block = settings.get("weight_block_size")
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
+        return
+    for name, scale in tensors.items():
+        weight = tensors.get(name.removesuffix("_scale_inv"))
+        if weight is None or weight is scale or len(weight.shape) != 2:
+            continue
+        wanted = tuple(-(-size // step) for size, step in zip(weight.shape, block, strict=True))
+        if scale.shape != wanted:
+            raise InputError(
+                f"{name} of {directory} has shape {scale.shape}, and blocks of {block[0]} × {block[1]} need {wanted}; "
+                "correct weight_block_size in config.json"
+            )
+
+
+def check_loaded(directory: Path, model: PreTrainedModel) -> None:
+    """Raises unless the layers that compressed-tensors has unpacked have the scales and codes of their schemes."""
+    for path, module in model.named_modules():
+        how = getattr(getattr(module, "quantization_scheme", None), "weights", None)
+        weight, scale = getattr(module, "weight", None), getattr(module, "weight_scale", None)
+        if how is not None and weight is not None and scale is not None and not _agrees(weight, scale, how):
+            raise InputError(
+                f"{path}.weight of {directory} is {list(weight.shape)} with scales {list(scale.shape)}, which is not "
+                f"what its scheme says ({how.num_bits} bits, {how.type}, {how.strategy}); correct the "
+                "quantization_config in config.json"
+            )
+
+
+def _agrees(weight: Tensor, scale: Tensor, how: Any) -> bool:
+    rows, columns = weight.shape
+    sizes = {"tensor": (rows, columns), "channel": (1, columns), "block": how.block_structure}
+    high, wide = sizes.get(how.strategy) or (1, how.group_size or columns)  # else a group
+    wanted = (-(-rows // high), -(-columns // wide))
+    if scale.shape != wanted and not (how.strategy == "tensor" and scale.numel() == 1):
+        return False
+    if how.type != "int" or not how.symmetric:
+        return True
+    spread = scale.abs().float().reshape(wanted).repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)
+    return bool((weight.abs().float() <= (2 ** (how.num_bits - 1) + 0.5) * spread[:, :columns]).all())

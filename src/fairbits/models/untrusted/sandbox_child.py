@@ -10,25 +10,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-PROBES = (
+PROBES = (  # short texts that every tokenizer is tried on
     *("a", "Hello, world!", "Все люди рождаются свободными", "すべての人間は", "सभी मनुष्यों"),
     *("1234567890", "a\n\n\tb \u200d\U0001f600"),
 )
-"""Short texts that every tokenizer is tried on."""
-REPEATED = "a \n1.-_é中\U0001f600"
-"""Characters of which long runs are tried: where a regular expression is slow, it is slow in these."""
+REPEATED = "a \n1.-_é中\U0001f600"  # tried in long runs, in which a slow regular expression is slow
 RUN = 256
-PART = 1 << 18
-"""Bytes of a file that are looked at together: they fit into the cache of a processor."""
-WRITTEN_BYTES = 1 << 20
-"""Bytes of a file that it may write: Python makes sure of a directory for temporary files by writing one."""
+PART = 1 << 18  # bytes of a file that are looked at together: they fit into the cache of a processor
+WRITTEN_BYTES = 1 << 20  # of a file: Python tries its directory for temporary files by writing one
 
 
 def limit(memory: int, seconds: int) -> None:
-    """Limits the memory that this process takes from now on, its processor time and the files that it writes.
-
-    A system may lack some of these limits; the parent limits the time everywhere.
-    """
+    """Limits memory, processor time and files of this process, as far as the system can; the parent limits the time."""
     try:
         import resource
     except ImportError:  # Windows
@@ -85,10 +78,7 @@ def attempt(path: str, opened: Callable[[], Any], most_id: int) -> str | None:
 
 
 def has_number(path: str, digits: int) -> bool:
-    """Returns whether a JSON file may have a number of at least so many digits; if not, no id in it is longer.
-
-    A number follows one of `:,[`. To look for that is ten times as fast as to copy a large vocabulary into Python.
-    """
+    """Returns whether a JSON file may have a number of so many digits, ten times as fast as parsing it would be."""
     kinds = bytearray(b"x" * 256)
     for byte in b":,[":
         kinds[byte] = ord(":")

@@ -23,27 +23,18 @@ from fairbits.core.memory import JSON_BYTES, TOKENIZER_BYTES
 from fairbits.models.io.cache import cache_directory
 
 TOKENIZER = "tokenizer.json"
-PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")
-"""Suffixes of the files that transformers reads for a tokenizer."""
-VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")
-"""How names of files with a vocabulary begin, other than tokenizer.json."""
+PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")  # read by transformers for a tokenizer
+VOCABULARY = ("vocab", "merges", "spiece", "sentencepiece")  # how other files with one begin
 CHILD = Path(__file__).with_name("sandbox_child.py")
-RULES = 1
-"""The version of the child's tests; another one tries every file again."""
-CPU_SECONDS = 20
-"""Seconds of processor time for the child; the largest published tokenizers take less than 2."""
-WALL_SECONDS = 120
-"""Seconds until the child is ended, whatever it waits for."""
-MOST_ID = 2**24 - 1
-"""The largest id of a token: to write a tokenizer, the library counts up to it. Published ones have up to a million."""
+RULES = 1  # the version of the child's tests; another one tries every file again
+CPU_SECONDS = 20  # seconds of processor time for the child; the largest published tokenizers take less than 2
+WALL_SECONDS = 120  # seconds until the child is ended, whatever it waits for
+MOST_ID = 2**24 - 1  # to write a tokenizer, the library counts up to it; published ones have up to a million
 ADVICE = "fetch the model again from where you trust it; no other file of it was changed or run"
 
 
 def check_tokenizer(directory: Path, *, trust_remote_code: bool = False) -> None:
-    """Raises unless the tokenizer of a model can be parsed within the limits.
-
-    The code of a model is never run in the child. A tokenizer that is such code, and trusted, is not tried.
-    """
+    """Raises unless the tokenizer can be parsed within the limits; trusted code of a model is not tried."""
     files = [path for path in sorted(directory.iterdir()) if path.suffix in PARSED and not path.is_dir()]
     for path in files:
         _check_file(path)
@@ -82,7 +73,6 @@ def _check_file(path: Path) -> None:
 
 
 def _parse_in_child(path: Path) -> None:
-    """Parses tokenizer.json, or the tokenizer in a directory, in a child process; raises if that fails."""
     try:
         code, output = run_child(path)
         reason = _reason(code, output) if code else None

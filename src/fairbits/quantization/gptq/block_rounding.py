@@ -24,10 +24,10 @@ from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import tensor_cores
 from fairbits.models.io.compressed_tensors import layer_bytes
-from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, Notes, choose_scales, round_to_nearest, scheme_grid
 from fairbits.models.scales.scheme import Scheme
+from fairbits.models.streaming_model import ReadAhead
 from fairbits.quantization.gptq.columns import gptq
 from fairbits.quantization.gptq.hessian import HessianAccumulator, InputStatistics
 from fairbits.quantization.gptq.ranks import ALONE, Ranks

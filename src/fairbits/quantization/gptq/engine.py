@@ -27,9 +27,8 @@ from fairbits.forward.windows import TokenizedText, Window
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
-from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.groups import Codes, scheme_grid
-from fairbits.models.streaming_model import StreamingModel, walk_dtype
+from fairbits.models.streaming_model import ReadAhead, StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import (
     BlockContext,
     BlockRounding,

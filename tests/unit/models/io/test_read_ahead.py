@@ -5,8 +5,8 @@ from safetensors.torch import save_file
 from fairbits.core.errors import InputError
 from fairbits.models import checkpoint
 from fairbits.models.io import read_ahead
-from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.io.safetensors_files import read_header, read_tensor
+from fairbits.models.streaming_model import ReadAhead
 
 
 @pytest.fixture
