@@ -10,8 +10,7 @@ from fairbits.reports.report_languages import describe, interval, scale_name
 from fairbits.reports.sources import Sources, SweepFile
 from fairbits.stats.correlation import spearman
 
-LEAST_LANGUAGES = 4
-"""A rank correlation of fewer languages is meaningless."""
+LEAST_LANGUAGES = 4  # a rank correlation of fewer languages is meaningless
 
 
 def blocks(audit: AuditFile) -> dict[str, Any]:
@@ -161,7 +160,6 @@ def _fields(record: object, *names: str) -> dict[str, Any]:
 
 
 def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
-    """Returns policy and settings of a method, from the plan or the run; empty if only scores are given."""
     if index == 0 and sources.plan is not None:
         return sources.plan.policy, sources.plan.settings
     return sources.methods[index].name, {} if sources.run is None else sources.run.settings
@@ -177,12 +175,10 @@ def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
 
 
 def _scheme_name(settings: Mapping[str, Any]) -> str:
-    """Returns bits and group as the audit writes its scheme: W4 group 128, or W3 per tensor."""
     group = settings.get("group")
     where = f"group {group}" if isinstance(group, int) else f"per {group}"
     return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"
 
 
 def _outliers(outliers: OutlierBlocks) -> dict[str, Any]:
-    """Returns the blocks that stand out by a rule; none if it cannot decide, and the remark says why."""
     return {"blocks": list(outliers.blocks or ()), "threshold": outliers.threshold, "remark": outliers.remark}

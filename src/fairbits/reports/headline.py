@@ -9,10 +9,8 @@ from fairbits.reports.sources import Sources
 from fairbits.stats.frame import Contrast
 from fairbits.stats.intervals import Estimate
 
-SAME_SIZE = 0.005
-"""Sizes that differ by less than this share are called the same."""
-NAMED = 3
-"""Languages that got worse are named if there are at most this many."""
+SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
+NAMED = 3  # languages that got worse are named if there are at most this many
 
 
 def headline(sources: Sources) -> dict[str, Any]:
@@ -39,18 +37,13 @@ def headline(sources: Sources) -> dict[str, Any]:
 
 
 def format_interval(estimate: Estimate) -> str:
-    """Returns an estimate with its interval.
-
-    >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
-    '0.0352 (95 % CI 0.0241 to 0.0489)'
-    """
+    """Returns an estimate with its interval."""
     if not estimate.bounded:
         return f"{estimate.value:.4f} (no confidence interval)"
     return f"{estimate.value:.4f} ({100 * estimate.confidence:g} % CI {estimate.low:.4f} to {estimate.high:.4f})"
 
 
 def _paired(sources: Sources) -> dict[str, Estimate]:
-    """Returns worst and mean after minus before, paired by document; the gap has no such difference."""
     if sources.before is None:
         return {}
     after, before = sources.after.frame(), sources.before.frame()
@@ -58,7 +51,6 @@ def _paired(sources: Sources) -> dict[str, Estimate]:
 
 
 def _verdict(contrast: Contrast | None) -> dict[str, list[str]]:
-    """Returns the languages that are damaged significantly less, and those that are damaged significantly more."""
     sure = {} if contrast is None else contrast.significant()
     return {
         "better": [code for code, difference in sure.items() if difference.value < 0],
@@ -95,11 +87,6 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
 
 
 def _certainty(difference: Estimate) -> str:
-    """Returns whether the worst languages of two methods differ.
-
-    >>> _certainty(Estimate(-0.01, -0.02, 0.003, 17))
-    'Too little text to tell whether the worst language improved: the difference is -0.0100 (95 % CI ...).'
-    """
     if difference.high < 0:
         return f"The worst language improves by {format_interval(difference.transform(lambda x: -x))}."
     if difference.low > 0:
@@ -109,9 +96,4 @@ def _certainty(difference: Estimate) -> str:
 
 
 def _size(ratio: float) -> str:
-    """Returns how two sizes compare.
-
-    >>> _size(1.0), _size(1.25), _size(0.8)
-    ('of the same size', 'at 0.80x the size', 'at 1.25x the size')
-    """
     return "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"

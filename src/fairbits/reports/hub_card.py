@@ -19,25 +19,18 @@ from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.text.language_codes import PRIVATE_USE, language_from_code
 
 CARD = "README.md"
-OWNER = "OWNER"
-"""Stands for the owner of a repository that is not named."""
-LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")
-"""What every licence id of the Hub looks like."""
-CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
-"""The path of a repository in the cache of huggingface_hub."""
-ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")
-"""What the name of a repository must not have."""
-LONGEST = 96
-"""Characters of a repository's name, at most."""
+OWNER = "OWNER"  # stands for the owner of a repository that is not named
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")  # what every licence id of the Hub looks like
+CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")  # the path of a repository in the cache of huggingface_hub
+ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")  # what the name of a repository must not have
+LONGEST = 96  # characters of a repository's name, at most
 LICENSE_KEYS = ("license", "license_name", "license_link")
 PAGE, RECIPE = "report.html", "recipe.yaml"
-WRITTEN = "<!-- written by fairbits report -->"
-"""A line of every card that may be replaced by a newer one."""
+WRITTEN = "<!-- written by fairbits report -->"  # a line of every card that may be replaced by a newer one
 RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
 PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
 """What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
-NO_DATASET = "unknown"
-"""The id of a dataset where the text is not one on the Hub."""
+NO_DATASET = "unknown"  # the id of a dataset where the text is not one on the Hub
 METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_loss", "added loss")}
 
 
@@ -54,14 +47,12 @@ class Widths:
 
     @property
     def scheme(self) -> str | None:
-        """The usual name of the scheme: W4A16, or W4-8A16 for mixed bits."""
         if not self.bits:
             return None
         return f"W{'-'.join(dict.fromkeys(map(str, (self.bits[0], self.bits[-1]))))}A16"
 
     @property
     def suffix(self) -> str:
-        """The end of a suggested name: W4A16-G128, or quantized."""
         if self.scheme is None:
             return "quantized"
         return "-".join(filter(None, (self.scheme, f"G{self.group}" if isinstance(self.group, int) else self.group)))
@@ -122,11 +113,7 @@ def check_id(what: str, name: str) -> str:
 
 
 def find_hub_id(target: str) -> str | None:
-    """Returns the id on the Hub of a model as it was given; None if it is a file or a directory.
-
-    >>> find_hub_id("org/model"), find_hub_id("/c/models--org--model/snapshots/1f/"), find_hub_id("embedded:tiny")
-    ('org/model', 'org/model', None)
-    """
+    """Returns the id on the Hub of a model as it was given; None if it is a file or a directory."""
     cached = CACHED.search(f"{Path(target).as_posix()}/")
     named = "/".join(cached.groups()) if cached else target
     if cached is None and (target.startswith((PREFIX, ".", "~", "/")) or _exists(target) or _is_gguf(target)):
@@ -174,11 +161,7 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
 
 
 def suggested_name(model: str, widths: Widths) -> str:
-    """Returns a name of a repository for a quantized model.
-
-    >>> suggested_name("org/Model-1B", Widths((4,), 128, None)), suggested_name("a|b <i>.gguf", Widths((), None, None))
-    ('Model-1B-W4A16-G128', 'a-b-i-quantized')
-    """
+    """Returns a name of a repository for a quantized model."""
     base = model.removeprefix(PREFIX).rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     plain = ODD.sub("-", base)[: LONGEST - len(widths.suffix) - 1].strip("-._") or "model"
     return f"{plain}-{widths.suffix}"
@@ -188,9 +171,6 @@ def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns languages as the Hub names them, and those that it has no name for.
 
     The Hub takes ISO 639-1 where there is such a code, else ISO 639-3; scripts and varieties are left out.
-
-    >>> hub_languages(["zho_Hans", "zho_Hant", "ace_Latn", "my-dialect", "qaa"])
-    (['ace', 'zh'], ['my-dialect', 'qaa'])
     """
     tags = {code: language_from_code(code).bcp47.split("-")[0].lower() for code in codes}
     unknown = [code for code, tag in tags.items() if not re.fullmatch("[a-z]{2,3}", tag) or PRIVATE_USE.fullmatch(tag)]
@@ -198,7 +178,6 @@ def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _card_file(target: str) -> Path | None:
-    """Returns the model card next to a model, if there is one on this machine."""
     if target.startswith(PREFIX):
         return find_embedded(target)[0] / CARD
     if _exists(target):
@@ -347,7 +326,6 @@ def _tags(facts: HubFacts) -> list[str]:
 
 
 def _results(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields what the Hub shows as evaluation results: both kinds of damage of every language."""
     from huggingface_hub import EvalResult
 
     setting = content["provenance"]["evaluation"]
@@ -374,7 +352,6 @@ def _limits(damage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_served(content: Mapping[str, Any], facts: HubFacts) -> bool:
-    """Returns whether vLLM is known to load such a checkpoint: one width of 4 or 8 bits, in blocks alone."""
     outside = (content["allocation"] or {"outside": ()})["outside"]
     plain = all(layer["bits"] is None for layer in outside)
     return plain and facts.widths.method == "compressed-tensors" and facts.widths.bits in ((4,), (8,))

@@ -57,11 +57,7 @@ def render_markdown(template: str, **values: Any) -> str:
 
 
 def escape(text: str) -> str:
-    r"""Returns text escaped for Markdown and HTML, on one line; no address in it becomes a link.
-
-    >>> print(escape("a_b *c* <img> [d](e) | f"))
-    a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
-    """
+    r"""Returns text escaped for Markdown and HTML, on one line; no address in it becomes a link."""
     line = SPECIAL.sub(lambda match: "\\" + match[0], printable(text.strip()))
     line = FIRST.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)
     line = re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)
@@ -74,7 +70,6 @@ def fence(words: Iterable[Any]) -> str:
 
 
 def _origin(content: Mapping[str, Any]) -> str:
-    """Returns a sentence on how the model was made; without a plan this is unknown."""
     provenance, model, allocation = content["provenance"], content["model"], content["allocation"]
     if provenance["policy"] is None or allocation is None:
         return f"{content['methods'][0]['name']}, compared with {model}; it is not known how it was made."
@@ -92,11 +87,6 @@ def _origin(content: Mapping[str, Any]) -> str:
 
 
 def _bits(allocation: Mapping[str, Any]) -> str:
-    """Returns the bits of the blocks.
-
-    >>> _bits({"bits": [[4, 4], [8, None]]}), _bits({"bits": [[4]]})
-    ('4 to 8 bits per weight', '4 bits per weight')
-    """
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     if not used:
         return "blocks not quantized"
@@ -112,7 +102,6 @@ def _calibration(provenance: Mapping[str, Any]) -> str:
 
 
 def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns every warning and fallback; of similar ones, the first and their number."""
     rounded = [note for note in notes if ROUNDED in note["text"]]
     groups = group_notes(note for note in notes if ROUNDED not in note["text"])
     if len(rounded) == 1:
@@ -126,7 +115,6 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _remake_command(content: Mapping[str, Any]) -> list[Any] | None:
-    """Returns the command that makes the model again: from its run, otherwise from its plan; None without either."""
     provenance = content["provenance"]
     settings = provenance["run"]
     if settings is None:
@@ -173,14 +161,12 @@ def _listed(value: Any) -> str:
 
 
 def _text_option(text: Mapping[str, Any] | None, split: str) -> dict[str, str]:
-    """Returns the option for a user's text, with its path as given; the embedded declaration needs none."""
     if text is None or _is_declaration(text["hashes"], split):
         return {}
     return {"--text": text.get("source") or text["text"]}  # text that was made in Python has no path
 
 
 def _is_declaration(hashes: Mapping[str, str], split: str) -> bool:
-    """Returns whether the text is the embedded declaration; a user's text may have the same name."""
     try:
         return dict(hashes) == udhr(hashes).hashes.get(split)
     except InputError:  # a language without a declaration

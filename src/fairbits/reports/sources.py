@@ -168,7 +168,6 @@ class Sources:
 
     @cached_property
     def contrast(self) -> Contrast | None:
-        """How much more every language is damaged than under the baseline, computed once."""
         return None if self.before is None else self.after.contrast(self.before)
 
 

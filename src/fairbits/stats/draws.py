@@ -36,18 +36,15 @@ class LanguageDraws:
 
     @cached_property
     def limits(self) -> tuple[Floats, Floats]:
-        """The bootstrap-t limits of every language of `replicates`; infinite where an interval is unbounded."""
         return marginal(self.replicates, self.confidence)
 
     @cached_property
     def bounded(self) -> Replicates:
-        """The replicates of the languages that have an interval."""
         finite = _finite(self.limits)
         return self.replicates if finite.all() else self.replicates.select(np.flatnonzero(finite))
 
     @cached_property
     def without_interval(self) -> dict[str, str]:
-        """The languages for which no interval can be formed, and the reason for each."""
         unbounded = set(self.replicates.languages) - set(self.bounded.languages)
         reasons = self.refused | {
             lang: f"its {self.documents[lang]} documents vary too little: the interval is unbounded"
@@ -71,7 +68,6 @@ class DocumentRecords:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the records, and copies them so that they cannot be changed."""
         codes, ids = as_array("lang", self.lang), as_array("document", self.document)
         if codes.ndim != 1 or codes.dtype.kind != "U" or codes.size == 0:
             raise InputError(f"lang is {codes.dtype} of shape {codes.shape}; it must be a vector of language codes")
@@ -152,7 +148,6 @@ class DocumentRecords:
     def _draw(
         self, values: Floats, documents: NDArray[np.intp], draw: Callable[[list[str]], Replicates]
     ) -> LanguageDraws:
-        """Returns the draws; `draw` gives the replicates of the languages that have enough documents."""
         counts: dict[str, int] = dict(zip(self.languages, documents.tolist(), strict=True))
         refused = {
             lang: f"{count_of(n, 'document')}; an interval needs at least {LEAST_DOCUMENTS}"
@@ -175,7 +170,6 @@ class DocumentRecords:
         return LanguageDraws(by_language, counts, replicates, refused, self.confidence)
 
     def _replicate(self, rows: NDArray[np.intp], kept: Sequence[str], *, values: Sequence[Floats]) -> Replicates:
-        """Returns the replicates of these rows, once for each of `values`: the languages then come several times."""
         lang = np.unique(self.lang[rows], return_inverse=True)[1]
         document = np.unique(self.document[rows], return_inverse=True)[1]
         times = len(values)

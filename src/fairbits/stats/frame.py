@@ -32,8 +32,7 @@ from fairbits.stats.worst_language import (
 if TYPE_CHECKING:
     import pandas
 
-NAMED = 5
-"""Languages that a note names at most."""
+NAMED = 5  # languages that a note names at most
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,6 @@ class LanguageFrame(DocumentRecords, Shown):
 
     @property
     def replicates(self) -> Replicates:
-        """The bootstrap replicates of the languages with enough documents; drawn once."""
         return self.draws.replicates
 
     @property
@@ -257,7 +255,6 @@ class LanguageFrame(DocumentRecords, Shown):
         )
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with the damage of every language, its limits and its number of documents, worst first."""
         damage = self.by_language()
         order = worst_first(damage)
         columns: dict[str, list[Any]] = {"language": order}
@@ -266,11 +263,9 @@ class LanguageFrame(DocumentRecords, Shown):
         return data_frame(columns, index="language")
 
     def plot(self, title: str = "Damage of every language") -> Figure:
-        """Returns a figure of the damage of every language, worst first, which a notebook shows."""
         return figure_of_series({"damage": self.by_language()}, title=title, unit=self.unit)
 
     def tables(self) -> list[Table]:
-        """Returns the damage of every language, then worst, mean and gap."""
         damage, (worst, most) = self.by_language(), self.worst()
         rows = tuple((code, *cells(damage[code]), str(damage[code].n)) for code in worst_first(damage))
         title = f"Damage in {self.unit.replace('_', ' ')} with {self.confidence:.0%} intervals over documents"
@@ -283,7 +278,6 @@ class LanguageFrame(DocumentRecords, Shown):
 
     @property
     def _too_few_to_compare(self) -> bool:
-        """Whether there are several languages, but not two with an interval."""
         return len(self.bounded.languages) < 2 <= len(self.languages)
 
     def _range(self, method: str) -> Estimate:
@@ -296,7 +290,6 @@ class LanguageFrame(DocumentRecords, Shown):
         return lang, self.draws.plain(lang)
 
     def _over_all(self, value: float) -> Estimate:
-        """Returns a number over all languages and documents, without an interval."""
         return Estimate.without_interval(value, len(np.unique(self.document)), self.confidence)
 
 
@@ -351,6 +344,5 @@ def why_none_over_languages(frame: LanguageFrame) -> str:
 
 
 def _listed(codes: list[str]) -> str:
-    """Returns the first codes, and how many more there are."""
     more = len(codes) - NAMED
     return ", ".join(codes[:NAMED]) + (f" and {more} more" if more > 0 else "")

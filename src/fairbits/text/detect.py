@@ -39,11 +39,7 @@ class Detection:
 
 
 class Detector:
-    """Detects the language of a text among given ones; safe to share between threads.
-
-    >>> Detector(["en", "he", "fr"]).detect("שלום עולם").language.name
-    'Hebrew'
-    """
+    """Detects the language of a text among given ones; safe to share between threads."""
 
     def __init__(self, languages: Iterable[str]) -> None:
         self.languages = find_languages(languages)
@@ -83,7 +79,6 @@ def undetectable_notes(languages: Iterable[Language]) -> tuple[str, ...]:
 
 @cache
 def _identifier() -> Any:
-    """Returns py3langid's model with all its languages: about 0.6 s, once."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -94,7 +89,6 @@ def _label(language: Language) -> str:
 
 
 def _by_label(languages: Iterable[Language]) -> dict[str, Language]:
-    """Returns the languages by their labels in py3langid; raises if one has no label, or two have the same."""
     unknown = [language for language in languages if language not in detectable_languages()]
     if unknown:
         raise InputError(

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from fairbits.core.checks import in_range, whole
 from fairbits.core.errors import InputError
 
-Documents = Mapping[str, tuple[str, ...]]
-"""The documents of each language, by its code."""
+Documents = Mapping[str, tuple[str, ...]]  # the documents of each language, by its code
 
-INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")
-"""Unicode categories of characters that print nothing."""
-NAMED = 5
-"""How many blank lines a note lists by number."""
+INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")  # unicode categories of characters that print nothing
+NAMED = 5  # how many blank lines a note lists by number
 
 
 def clean(text: str) -> str:
@@ -33,11 +30,7 @@ def encodable(text: str) -> bool:
 
 
 def fold_text(text: str) -> str:
-    """Returns the text with case and white space folded; documents that agree then count as the same.
-
-    >>> fold_text("Tous  les\\nÊtres") == fold_text("tous les êtres")
-    True
-    """
+    """Returns the text with case and white space folded; documents that agree then count as the same."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -84,7 +77,6 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """Whether documents have been left out because of the limit."""
         return self.seen > len(self.documents)
 
     def add(self, text: str) -> None:

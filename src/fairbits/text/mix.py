@@ -42,16 +42,13 @@ from fairbits.text.documents import seeded_hash
 from fairbits.text.language_codes import find_language
 from fairbits.text.samples import TokenCounter, TokenEnds, cut_samples, token_counter, token_ends, tokenizer_fingerprint
 
-MOST_SAMPLES = 64
-"""The most samples per language, on average, of a mix without a budget."""
+MOST_SAMPLES = 64  # the most samples per language, on average, of a mix without a budget
 MOST_TOKENS = 10**12
-NAMED = 10
-"""How many languages an error lists by name."""
+NAMED = 10  # how many languages an error lists by name
 WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
-LanguageShares = Mapping[str, Fraction]
-"""The share of each language in the tokens of a mix, by its code; they sum to 1."""
+LanguageShares = Mapping[str, Fraction]  # the share of each language in the tokens of a mix, by its code; they sum to 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,6 @@ class Mix(Origin):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """The description of the mix, for JSON: the same input gives the same manifest."""
         content = {
             "sha256": hashlib.sha256(self.jsonl).hexdigest(),
             "languages": {code: asdict(part) for code, part in self.languages.items()},
@@ -161,7 +157,6 @@ class Mix(Origin):
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
-        """Returns the mix saved at `path`, if its samples match its manifest."""
         path = Path(path).resolve()
         data, manifest = _read(path), MIX.read(manifest_path(path))
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
@@ -267,11 +262,7 @@ def build_mix(
 
 
 def parse_weights(text: str) -> Weights:
-    """Returns the weights that a user wrote: equal, proportional or a number per language.
-
-    >>> parse_weights("eng=2,fra=1")
-    {'eng': 2.0, 'fra': 1.0}
-    """
+    """Returns the weights that a user wrote: equal, proportional or a number per language."""
     if text in WEIGHTINGS:
         return text
     weights: dict[str, float] = {}
@@ -290,11 +281,7 @@ def parse_weights(text: str) -> Weights:
 
 
 def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[str, float]:
-    """Returns the weight of each code; raises unless the weights are positive and name each language once.
-
-    >>> weights_by_code({"fr": 1.0, "English": 2.0}, ["eng_Latn", "fra_Latn"])
-    {'eng_Latn': 2.0, 'fra_Latn': 1.0}
-    """
+    """Returns the weight of each code; raises unless the weights are positive and name each language once."""
     by_code = {
         find_language(name, user_codes=codes).code: positive(f"the weight of {name}", weight)
         for name, weight in weights.items()
@@ -309,11 +296,6 @@ def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
 
     The samples left after rounding down go to the largest remainders; languages with the same remainder get one
     each or none, so that equal shares stay equal.
-
-    >>> allocate({"eng": Fraction(2, 3), "fra": Fraction(1, 3)}, 10)
-    {'eng': 7, 'fra': 3}
-    >>> allocate({"eng": Fraction(1, 2), "fra": Fraction(1, 2)}, 5)
-    {'eng': 2, 'fra': 2}
     """
     counts = {code: int(share * samples) for code, share in shares.items()}
     remainder = {code: share * samples - counts[code] for code, share in shares.items()}
@@ -356,7 +338,6 @@ class _Sampler:
         whole("sequence", self.sequence, least=self.added + 8, most=MOST_TOKENS)
 
     def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
-        """Returns up to `number` samples; fewer if there is not enough text."""
         codes = list(self.corpus.calibration)
         samples: list[Sample] = []
         cut = cut_samples(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)

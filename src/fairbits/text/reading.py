@@ -25,17 +25,14 @@ from fairbits.text.language_codes import (
 from fairbits.text.lines import json_objects, paths_by_language, text_lines, visible_entries
 from fairbits.text.speech import read_speech, speech_folders
 
-LIMIT = 64_000_000
-"""Bytes of UTF-8 that are kept per language and split by default."""
+LIMIT = 64_000_000  # bytes of UTF-8 that are kept per language and split by default
 SUFFIXES = (".txt", ".jsonl")
 DECLARATION, HELP = "declaration", "help"
 EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
 """The texts that come with fairbits, and their languages."""
-LISTED = 20
-"""How many files an error lists."""
+LISTED = 20  # how many files an error lists
 
-Collectors = dict[str, dict[str, Collector]]
-"""By split ("" where the text is not split yet) and language code."""
+Collectors = dict[str, dict[str, Collector]]  # by split ("" where the text is not split yet) and language code
 
 
 def read_corpus(
@@ -90,7 +87,6 @@ def _check_speech(path: Path, *, parallel: bool) -> None:
 
 
 def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[str]) -> None:
-    """Raises unless all languages that are wanted, and at least one, are there."""
     missing = [code for code in codes or () if code not in there]
     if missing or not there:
         names = [entry.name for entry in visible_entries(path)] if path.is_dir() else ["no such line"]
@@ -223,7 +219,6 @@ def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collec
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields "file:line" and the object of every line that is not blank; each has a string as `text`."""
     for where, row in json_objects(path):
         text = row.get("text")
         if not isinstance(text, str):

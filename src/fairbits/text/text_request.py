@@ -7,8 +7,7 @@ from fairbits.core.checks import one_of, whole
 from fairbits.text.corpus import SPLITS
 
 FEWEST_TOKENS = 16
-SHORTEST_WINDOW = 4
-"""Positions without which a window has no room for text."""
+SHORTEST_WINDOW = 4  # positions without which a window has no room for text
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,6 @@ class TextRequest:
     `tokens`    the budget of each language; a pass reads about this many
     `sequence`  the most positions of a window
     `seed`      decides which documents are read
-
-    >>> TextRequest("evaluation", tokens=8192).settings
-    {'tokens': 8192, 'sequence': 512, 'seed': 0}
     """
 
     split: str = "calibration"
@@ -37,7 +33,6 @@ class TextRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The amounts and the seed, named as in files and as the arguments of the commands."""
         return {"tokens": self.tokens, "sequence": self.sequence, "seed": self.seed}
 
 

@@ -23,10 +23,8 @@ from fairbits.text.language_codes import find_language
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LEVEL = {0x100 + i: byte for i, byte in enumerate(sorted(set(range(0x100)) - PRINTED))}
 """The bytes that characters stand for in the byte-level vocabulary of GPT-2 and its heirs; the rest are themselves."""
-BYTES_ALONE = {chr(byte) for byte in range(0x100)}
-"""The vocabulary of ByT5: the 256 bytes and nothing else."""
-BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
-"""A byte in a vocabulary of SentencePiece."""
+BYTES_ALONE = {chr(byte) for byte in range(0x100)}  # the vocabulary of ByT5: the 256 bytes and nothing else
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a vocabulary of SentencePiece
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,6 @@ def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
 
 
 def _alphabet(tokenizer: Any, pieces: set[str]) -> Mapping[int, int] | None:
-    """Returns the bytes that characters of a piece stand for where they differ; None where pieces are not bytes."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return {} if pieces == BYTES_ALONE else None
@@ -169,7 +166,6 @@ def _counts(texts: Sequence[str], tokenizer: Any, fallback: NDArray[np.bool_]) -
 def _estimates(
     ratios: Mapping[str, Mapping[str, tuple[Floats, Floats]]], *, confidence: float, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Returns Σ values / Σ weights by language and name; one language has the same resamples for all names."""
     names, ids, values, weights = [], [], [], []
     for code, by_name in ratios.items():
         for name, (above, below) in by_name.items():

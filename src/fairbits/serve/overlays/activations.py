@@ -39,12 +39,10 @@ Clip = Literal["exact", "laplace", "gaussian", "absmax"]
 Thresholds = NDArray[np.float32]
 Points = dict[str, list[Weight]]
 
-LEADING = 9
-"""Mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step."""
+LEADING = 9  # mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step
 TRAILING = 23 - LEADING
 BINS = 256 << LEADING
-TOLERANCE = 1e-4
-"""Relative distance to the optimum at which the search may stop; binning costs more than that."""
+TOLERANCE = 1e-4  # relative distance to the optimum at which the search may stop; binning costs more than that
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,6 @@ class Magnitudes:
         return values
 
     def alpha(self, bits: int, clip: Clip = "exact") -> float:
-        """Returns the threshold for the symmetric grid; 0 if everything is 0."""
         grid, values = Grid(bits), self.values
         if values[-1] == 0:
             return 0.0
@@ -135,7 +132,6 @@ class ActivationTable:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The names of the points, in the order of the columns."""
         return tuple(self.modules)
 
     @property
@@ -144,7 +140,6 @@ class ActivationTable:
         return int(self.alpha.nbytes)
 
     def row(self, language: str | None) -> Thresholds:
-        """Returns the thresholds of a language; None: the language-blind ones."""
         row: Thresholds = self.blind if language is None else self.alpha[self.position(language)]
         return row
 
@@ -179,7 +174,6 @@ class ActivationRecord:
 
     @property
     def mixed(self) -> tuple[Magnitudes, ...]:
-        """The mixture of all languages with equal weight, at every point."""
         return tuple(Magnitudes.pooled(parts) for parts in zip(*self.seen.values(), strict=True))
 
     def table(self, bits: int = 8, clip: Clip = "exact") -> ActivationTable:
@@ -320,7 +314,6 @@ class ActivationQuantizer:
             self._handles += [modules[name].register_forward_pre_hook(hook, with_kwargs=True) for name in names]
 
     def use(self, language: str | None = None) -> None:
-        """Switches to the thresholds of a language; None: the language-blind ones."""
         row = 0 if language is None else 1 + self.table.position(language)
         self._row.copy_(self._scales[row])
         self._start(per_token=False)
@@ -353,12 +346,10 @@ class _Rounding:
     """The hook of a point: all layers that see it get the same rounded input, which is computed once."""
 
     def __init__(self, scale: Tensor, highest: int, layers: int) -> None:
-        """`scale` is a view of the buffer of all points, `layers` the number of linear layers that see this one."""
         self._scale, self._highest, self._layers = scale, highest, layers
         self.start(per_token=False)
 
     def start(self, *, per_token: bool) -> None:
-        """Clears the cached result and sets the mode."""
         self._per_token = per_token
         self._kept: tuple[Tensor, int, Tensor] | None = None
         self._uses = 0
@@ -384,7 +375,6 @@ class _Rounding:
         return rounded
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Returns every entry rounded to the nearest grid value, in the type of x."""
         scale = self._scale
         if self._per_token:
             # a position of zeros stays 0 with any scale

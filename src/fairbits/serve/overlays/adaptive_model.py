@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 1000
 """Characters from the first letter on that are used to detect a language: more take time and change nothing."""
-CONFIDENCE = 0.5
-"""A detected language with a lower probability than this, among those served, is ignored."""
-BATCH = 16
-"""The largest number of prompts in a batch."""
+CONFIDENCE = 0.5  # a detected language with a lower probability than this, among those served, is ignored
+BATCH = 16  # the largest number of prompts in a batch
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ class OverlaySelector:
     """Selects the overlay for a text; safe to share between threads."""
 
     def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
-        """Takes the overlay of every language that is served, by its code."""
         self.languages = tuple(map(language_from_code, served))
         self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
         self._confidence = confidence
@@ -144,7 +141,6 @@ class AdaptiveModel:
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> None:
-        """Loads the base, and checks that the overlays are complete and belong to it."""
         in_range("confidence", confidence, least=0.0, most=1.0)
         device = resolve_device(device)
         checkpoint = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
@@ -169,7 +165,6 @@ class AdaptiveModel:
 
     @property
     def now(self) -> str:
-        """The active overlay, or "base"."""
         return self._switch.now
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
@@ -194,7 +189,6 @@ class AdaptiveModel:
                     self._to(before)
 
     def _to(self, overlay: str) -> None:
-        """Switches weights and, if there are any, input thresholds; the base has language-blind ones."""
         self._switch.to(overlay)
         if self._inputs is not None:
             self._inputs.use(None if overlay == BASE else overlay)

@@ -68,12 +68,10 @@ class OverlayBase:
         return self.checkpoint.architecture.weights[name]
 
     def codes(self, name: str) -> Codes:
-        """Returns a linear layer of the base as it is stored."""
         names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
         return read_packed({tensor: self.base.read(tensor) for tensor in names}, name, bits=self.schemes[name].bits)
 
     def original(self, name: str) -> Tensor:
-        """Returns a linear layer of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
     def input_statistics(self, text: TokenizedText, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
@@ -107,7 +105,6 @@ class OverlayBase:
         return inputs
 
     def _parts(self, products: bool) -> Iterator[list[str]]:
-        """Yields the linear layers in parts whose products fit in memory together."""
         part: list[str] = []
         taken: dict[str | None, int] = {}
         for name in self.schemes:

@@ -14,8 +14,7 @@ from fairbits.models.device import fixed_seed
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MAX_NEW_TOKENS = 64
-"""The number of new tokens if neither the caller nor the model sets it."""
+MAX_NEW_TOKENS = 64  # the number of new tokens if neither the caller nor the model sets it
 FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria")
 """Options of `generate` that are not part of its configuration."""
 REFUSED = {
@@ -87,7 +86,6 @@ def settings_for(
 
 
 def _check(options: Mapping[str, Any], *, allowed: Collection[str]) -> None:
-    """Raises if an option is refused, or would be silently ignored."""
     for name, value in options.items():
         if name in REFUSED:
             raise InputError(f"the option {name} is not taken, as {REFUSED[name]}")
@@ -150,7 +148,6 @@ def decode_text(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str
 
 
 def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns tokens and mask, with padding on the left so that continuations start at the right end."""
     longest = max(len(prompt.ids) for prompt in prompts)
     ids = torch.full((len(prompts), longest), padding, dtype=torch.int64)
     mask = torch.zeros_like(ids)

@@ -44,10 +44,8 @@ from fairbits.serve.overlays.activations import ActivationTable, Clip
 MANIFEST = "overlays.json"
 SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
-BASE = "base"
-"""The name of the shared base itself."""
-PLAIN = re.compile(r"\w[\w-]*")
-"""Allowed names of overlays; the name is part of the file name."""
+BASE = "base"  # the name of the shared base itself
+PLAIN = re.compile(r"\w[\w-]*")  # allowed names of overlays; the name is part of the file name
 WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 """Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
 and new overlays never touch the files of those that they replace."""
@@ -221,7 +219,6 @@ class Overlays:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all tensors; overlays with the same patches are stored once."""
         rows = {id(overlay.patches): overlay.size_bytes for overlay in self.overlays}
         table = {} if self.activations is None else self.activations.tensors()
         return sum(rows.values()) + sum(tensor.nbytes for tensor in table.values())
@@ -232,7 +229,6 @@ class Overlays:
             self.write(place)
 
     def write(self, place: Path) -> None:
-        """Writes all files to a directory that `open_for_writing` has given."""
         files: dict[Path, list[Piece]] = {}
         entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
         for overlay in self.overlays:
@@ -316,7 +312,6 @@ def open_for_writing(directory: Path) -> Iterator[Path]:
 
 
 def _named_files(place: Path) -> set[Path] | None:
-    """Returns the files that the manifest in a directory names; None if it cannot be read."""
     if not os.path.lexists(place / MANIFEST):
         return set()
     try:
@@ -327,7 +322,6 @@ def _named_files(place: Path) -> set[Path] | None:
 
 
 def _clear(place: Path, older: Iterable[Path] = ()) -> None:
-    """Removes files with tensors that the manifest in a directory does not name, and such that an older one named."""
     with uninterrupted():
         named = _named_files(place)
         if named is None:  # nothing is removed that it may name

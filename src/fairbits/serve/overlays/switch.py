@@ -34,7 +34,6 @@ class Switch:
     """A loaded base and its active overlay. Only one thread at a time may use it."""
 
     def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
-        """Checks that every overlay fits the model, and moves their codes to its device."""
         self._patches: dict[str, list[Placed]] = {BASE: []}
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
@@ -77,7 +76,6 @@ class Switch:
 
     @torch.no_grad()
     def _back(self) -> None:
-        """Restores the base; if it is interrupted, the next call continues where it stopped."""
         self.now = BASE
         while self._kept:
             W, patch, kept = self._kept[-1]
@@ -98,7 +96,6 @@ def _values(rows: Tensor, patch: Patch) -> Tensor:
 
 
 def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
-    """Returns rows with new scales and the same codes."""
     assert patch.base_scales is not None
     old, new = (patch.scales, patch.base_scales) if back else (patch.base_scales, patch.scales)
     old, new = old.to(rows.dtype), new.to(rows.dtype)
@@ -109,7 +106,6 @@ def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
 
 @torch.no_grad()
 def _is_recoverable(W: Tensor, patch: Patch) -> bool:
-    """Returns whether the rows of the base can be recovered from the patched rows, bit for bit."""
     if patch.codes is not None:
         return False
     rows = W if patch.rows is None else W.index_select(0, patch.rows)

@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The Host names of a server on this machine; any other may be a web page that uses DNS rebinding."""
-PUBLIC_PATHS = ("/health",)
-"""Paths that need no key."""
+PUBLIC_PATHS = ("/health",)  # paths that need no key
 COUNTED_PATHS = ("/v1/completions", "/v1/models", "/health", "/metrics")
 """Paths that metrics name; all others are "other"."""
-STOP_TIMEOUT = 5.0
-"""Seconds to wait for the decoding thread at shutdown."""
+STOP_TIMEOUT = 5.0  # seconds to wait for the decoding thread at shutdown
 
 
 class PromptReader:
@@ -53,7 +51,6 @@ class PromptReader:
         self._positions = stated_positions(model.checkpoint)
 
     def read(self, request: CompletionRequest, emit: Callable[[ChoiceEvent], None]) -> list[PendingChoice]:
-        """Returns all choices of a request, those of one prompt next to each other."""
         choices: list[PendingChoice] = []
         for prompt in request.prompts:
             served = self._choose(prompt, request.language)
@@ -183,7 +180,6 @@ class AccessMiddleware:
             self.metrics.latency.labels(path).observe(perf_counter() - began)
 
     def _refusal(self, scope: "Scope") -> RequestError | None:
-        """Returns why a request is refused; None if it is not."""
         headers = Headers(scope=scope)
         if self.loopback_only and _host_name(headers.get("host", "")) not in LOOPBACK_HOSTS:
             return RequestError(403, "this server answers only as localhost; use http://127.0.0.1", code="wrong_host")
@@ -196,11 +192,6 @@ class AccessMiddleware:
 
 
 def _host_name(host: str) -> str:
-    """Returns the name in a Host header, without the port.
-
-    >>> _host_name("localhost:8000"), _host_name("[::1]:8000"), _host_name("[::1]")
-    ('localhost', '[::1]', '[::1]')
-    """
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdecimal() and (name.endswith("]") or ":" not in name) else host.lower()
 

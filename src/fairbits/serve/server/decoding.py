@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 6
 """Tokens of the prompt that are decoded as well: whether a word begins with a space depends on what precedes it."""
-INCOMPLETE = "\ufffd"
-"""What a decoder writes for bytes that are not, or not yet, a character."""
+INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not, or not yet, a character
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class Failure:
     stopping: bool = False
 
 
-ChoiceEvent = tuple[int, TextChunk | Failure]
-"""The index of a choice, and what happened to it."""
+ChoiceEvent = tuple[int, TextChunk | Failure]  # the index of a choice, and what happened to it
 
 
 @dataclass(eq=False)
@@ -92,7 +90,6 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """Returns the text that was held back, after the last token."""
         text = self._new_text()
         self._start, self._emitted = self._emitted, len(self._ids)
         return text
@@ -105,12 +102,7 @@ class Detokenizer:
 
 
 class StopFilter:
-    """Passes text on until a stop string comes; neither the stop string nor what follows is passed on.
-
-    >>> stop = StopFilter(["\\n\\n"])
-    >>> stop.add("one\\n"), stop.add("two\\n"), stop.add("\\nthree"), stop.stopped
-    ('one', '\\ntwo', '', True)
-    """
+    """Passes text on until a stop string comes; neither the stop string nor what follows is passed on."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -130,13 +122,11 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """Returns the text that was held back, after the last text."""
         text, self._pending = self._pending, ""
         return text
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Returns how many characters at the end of the text begin the stop string."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
@@ -152,7 +142,6 @@ class ChoiceWriter:
         self._texts: list[str] = []
 
     def add(self, token: int) -> None:
-        """Takes the next token, and emits the text that it adds."""
         choice = self.choice
         choice.tokens += 1
         ended, full = token in self._ends, choice.tokens >= choice.max_tokens
@@ -211,7 +200,6 @@ def decode(
 
 
 def _options(batch: Sequence[PendingChoice]) -> dict[str, Any]:
-    """Returns the options of `generate` for a batch; the sampling defaults of the model do not apply."""
     sampling, most = batch[0].sampling, max(choice.max_tokens for choice in batch)
     options: dict[str, Any] = {"do_sample": sampling.temperature != 0, "num_beams": 1, "max_new_tokens": most}
     if options["do_sample"]:

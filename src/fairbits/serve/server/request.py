@@ -22,16 +22,13 @@ from fairbits.core.errors import printable
 if TYPE_CHECKING:
     from fastapi import Request
 
-BODY_TIMEOUT = 30.0
-"""Seconds in which the body of a request must arrive."""
+BODY_TIMEOUT = 30.0  # seconds in which the body of a request must arrive
 DISCARD_LIMIT = 16 << 20
 """Bytes beyond the limit that are still read, so that the client sees the response and not a broken connection."""
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """The type of an error by its status; any other is an invalid request or an error of the server."""
-CLIENT_CLOSED_REQUEST = 499
-"""The status of a request whose client left before the response; only the metrics see it."""
-DEFAULT_TOKENS = 16
-"""New tokens where a request does not give a number, as at OpenAI."""
+CLIENT_CLOSED_REQUEST = 499  # the status of a request whose client left before the response; only the metrics see it
+DEFAULT_TOKENS = 16  # new tokens where a request does not give a number, as at OpenAI
 COOLEST, HOTTEST = 0.01, 2.0
 """The temperatures for sampling; below the first, scores divided by it leave the range of float32."""
 UNSUPPORTED = "left out: it is not supported"
@@ -232,10 +229,6 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object in a body.
-
-    Python parses it, not pydantic, since it reads an unpaired surrogate: the field that has one can be named.
-    """
     try:
         data = json.loads(body.decode(), parse_constant=_not_json)
     except UnicodeDecodeError:

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
-SEND_GRACE = 5.0
-"""Seconds beyond the time limit in which a client can still receive what was generated for it."""
-UNKNOWN = "unknown"
-"""The language in headers and metrics where it is not known."""
+SEND_GRACE = 5.0  # seconds beyond the time limit in which a client can still receive what was generated for it
+UNKNOWN = "unknown"  # the language in headers and metrics where it is not known
 
 
 class Responder:
@@ -41,16 +39,10 @@ class Responder:
     ) -> None:
         self.choices, self.scheduler = choices, scheduler
         self._request, self._events, self._metrics = request, events, metrics
-        self._frame = {
-            "id": f"cmpl-{uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time()),
-            "model": model,
-        }
+        self._frame = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": model}
         metrics.prompt_tokens.inc(self._prompt_tokens)
 
     async def respond(self, client: "Request", *, timeout: float) -> Response:
-        """Returns the response, complete or as a stream that starts at once."""
         if self._request.stream:
             return EventStream(self, timeout)
         try:
@@ -60,7 +52,6 @@ class Responder:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The language and overlay that serve each choice, in the order of the choices."""
         served = [choice.served for choice in self.choices]
         return {
             "X-Fairbits-Language": ", ".join(map(_language_code, served)),
@@ -68,7 +59,6 @@ class Responder:
         }
 
     async def stream(self, timeout: float) -> AsyncIterator[bytes]:
-        """Yields the chunks as server-sent events, and [DONE] at the end."""
         usage: dict[str, Any] = {"usage": None} if self._request.stream_options.include_usage else {}
         try:
             async for index, chunk in self._chunks(timeout):
@@ -116,13 +106,11 @@ class Responder:
             yield index, event
 
     def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
-        """Returns one choice, or a part of it; the last part also says what served it."""
         data = {"index": index, "text": chunk.text, "finish_reason": chunk.finish_reason, "logprobs": None}
         return data if chunk.finish_reason is None else {**data, "fairbits": self.choices[index].served.as_data()}
 
     @property
     def _prompt_tokens(self) -> int:
-        """The tokens of all prompts; a prompt with several choices counts once."""
         return sum(len(choice.prompt) for choice in self.choices[:: self._request.n])
 
     def _usage(self) -> dict[str, int]:

@@ -38,7 +38,6 @@ class Metrics:
         self.latency = self._histogram("request_seconds", "From request to end of answer.", "path")
 
     def watch_queue(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
-        """Adds how many choices wait and run at the time of each scrape."""
         Gauge("fairbits_queue_length", "Choices that wait.", registry=self._registry).set_function(waiting)
         Gauge("fairbits_running", "Choices that are decoded.", registry=self._registry).set_function(running)
 
@@ -150,7 +149,6 @@ class Scheduler:
                 self._running = []
 
     def _next_batch(self) -> list[PendingChoice]:
-        """Returns the next batch once there is one; nothing once the scheduler is stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._halted)
             if self._halted:
