@@ -117,7 +117,9 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
     trusted = audit.trusted
     codes = sorted((code for code in languages if code in audit.languages), key=lambda code: code not in trusted)
     predicted = audit.predicted.nats_per_token
-    policy, settings = _made_with(sources, index)
+    policy, settings = sources.methods[index].name, {} if sources.run is None else sources.run.settings
+    if index == 0 and sources.plan is not None:
+        policy, settings = sources.plan.policy, sources.plan.settings
     values = [predicted[code].value for code in codes if code in trusted]
     outcomes = [measured[code].value for code in codes if code in trusted]
     comparable = len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1
@@ -140,8 +142,11 @@ def checklist(audit: AuditFile) -> dict[str, Any]:
     return {
         "risk": notes.risk,
         "strategy": notes.strategy.text,
-        "checks": [_fields(check, "text", "passed", "detail") for check in notes.checklist],
-        "conditions": [_fields(condition, "name", "statement", "remark", "holds") for condition in notes.conditions],
+        "checks": [{"text": check.text, "passed": check.passed, "detail": check.detail} for check in notes.checklist],
+        "conditions": [
+            {name: getattr(condition, name) for name in ("name", "statement", "remark", "holds")}
+            for condition in notes.conditions
+        ],
     }
 
 
@@ -153,16 +158,6 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
         "actual": worst.actual,
         "bound_by_linear": worst.bound_by_linear,
     }
-
-
-def _fields(record: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
-
-
-def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
-    if index == 0 and sources.plan is not None:
-        return sources.plan.policy, sources.plan.settings
-    return sources.methods[index].name, {} if sources.run is None else sources.run.settings
 
 
 def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:

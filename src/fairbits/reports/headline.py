@@ -6,7 +6,6 @@ from fairbits.core.errors import count_of
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.report_languages import describe
 from fairbits.reports.sources import Sources
-from fairbits.stats.frame import Contrast
 from fairbits.stats.intervals import Estimate
 
 SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
@@ -18,7 +17,10 @@ def headline(sources: Sources) -> dict[str, Any]:
     after, before = sources.after, sources.before
     disparity = after.disparity().as_data()
     baseline = None if before is None else before.disparity().as_data()
-    paired = _paired(sources)
+    paired: dict[str, Estimate] = {}
+    if before is not None:  # by document; the gap has no such difference
+        frame, base = after.frame(), before.frame()
+        paired = {"worst": frame.worst_minus(base), "mean": frame.minus(base).mean()}
     numbers: dict[str, Any] = {
         name: {
             "after": disparity[name],
@@ -32,7 +34,11 @@ def headline(sources: Sources) -> dict[str, Any]:
         "after": after.quantized.size_bytes,
         "before": None if before is None else before.quantized.size_bytes,
     }
-    verdict = _verdict(sources.contrast)
+    sure = {} if sources.contrast is None else sources.contrast.significant()
+    verdict = {
+        "better": [code for code, difference in sure.items() if difference.value < 0],
+        "worse": [code for code, difference in sure.items() if difference.value > 0],
+    }
     return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
 
 
@@ -41,21 +47,6 @@ def format_interval(estimate: Estimate) -> str:
     if not estimate.bounded:
         return f"{estimate.value:.4f} (no confidence interval)"
     return f"{estimate.value:.4f} ({100 * estimate.confidence:g} % CI {estimate.low:.4f} to {estimate.high:.4f})"
-
-
-def _paired(sources: Sources) -> dict[str, Estimate]:
-    if sources.before is None:
-        return {}
-    after, before = sources.after.frame(), sources.before.frame()
-    return {"worst": after.worst_minus(before), "mean": after.minus(before).mean()}
-
-
-def _verdict(contrast: Contrast | None) -> dict[str, list[str]]:
-    sure = {} if contrast is None else contrast.significant()
-    return {
-        "better": [code for code, difference in sure.items() if difference.value < 0],
-        "worse": [code for code, difference in sure.items() if difference.value > 0],
-    }
 
 
 def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
@@ -69,7 +60,8 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
         return [*sentences, "There is no baseline to compare with."]
     baseline = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
-    size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
+    ratio = after.quantized.size_bytes / before.quantized.size_bytes
+    size = "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"
     name = describe(before_code)["name"]
     sentences.append(f"Under {baseline}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
     sentences.append(_certainty(paired["worst"]))
@@ -93,7 +85,3 @@ def _certainty(difference: Estimate) -> str:
         return f"The worst language gets worse by {format_interval(difference)}: the policy does not help here."
     way = "improved" if difference.value < 0 else "got worse"
     return f"Too little text to tell whether the worst language {way}: the difference is {format_interval(difference)}."
-
-
-def _size(ratio: float) -> str:
-    return "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"

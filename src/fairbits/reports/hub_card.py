@@ -36,10 +36,7 @@ METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_los
 
 @dataclass(frozen=True)
 class Widths:
-    """How weights are stored: the widths that occur, how many weights share a scale, and the format.
-
-    `group` is a number, "channel", "tensor" or None if it is not known.
-    """
+    """How weights are stored: the widths that occur, the weights that share a scale (None: not known), the format."""
 
     bits: tuple[int, ...]
     group: int | str | None
@@ -116,7 +113,7 @@ def find_hub_id(target: str) -> str | None:
     """Returns the id on the Hub of a model as it was given; None if it is a file or a directory."""
     cached = CACHED.search(f"{Path(target).as_posix()}/")
     named = "/".join(cached.groups()) if cached else target
-    if cached is None and (target.startswith((PREFIX, ".", "~", "/")) or _exists(target) or _is_gguf(target)):
+    if cached is None and (target.startswith((PREFIX, ".", "~", "/")) or _exists(target) or target.endswith(".gguf")):
         return None
     try:
         return check_id("the model", named)
@@ -129,7 +126,7 @@ def find_license(target: str) -> dict[str, str]:
 
     Nothing is downloaded: of a model on the Hub, its card in the cache is read.
     """
-    if _is_gguf(target):
+    if target.endswith(".gguf"):
         metadata = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
@@ -152,7 +149,10 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
     schemes = _mapping(stored.get("config_groups")).values()
     parts = [_mapping(_mapping(scheme).get("weights")) for scheme in schemes] or [stored]
     bits = {_whole(part.get("num_bits", part.get("bits"))) for part in parts}
-    group = {_whole(part.get("group_size")) or _shared(part.get("strategy")) for part in parts}
+    shared = ("channel", "tensor")
+    group = {
+        _whole(part.get("group_size")) or next((s for s in shared if s == part.get("strategy")), None) for part in parts
+    }
     return Widths(
         tuple(sorted(number for number in bits if number is not None)),
         group.pop() if len(group) == 1 else None,
@@ -208,16 +208,8 @@ def _exists(target: str) -> bool:
         return False
 
 
-def _is_gguf(target: str) -> bool:
-    return target.endswith(".gguf")
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _shared(strategy: object) -> str | None:
-    return strategy if isinstance(strategy, str) and strategy in ("channel", "tensor") else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -260,14 +252,12 @@ def published(content: Mapping[str, Any], facts: HubFacts) -> dict[str, Any]:
 
 def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
     """Returns README.md: front matter, how to load the model, and what quantization costs every language."""
-    missing = []
-    if facts.base_model is None:
-        missing.append("the id of the base model on the Hub")
-    if not facts.license:
-        missing.append("the licence: see the base model's")
     _, unnamed = hub_languages(language["code"] for language in content["languages"])
-    if unnamed:
-        missing.append(f"codes of the Hub for the languages {', '.join(unnamed)}")
+    missing = {
+        "the id of the base model on the Hub": facts.base_model is None,
+        "the licence: see the base model's": not facts.license,
+        f"codes of the Hub for the languages {', '.join(unnamed)}": bool(unnamed),
+    }
     return render_markdown(
         "hub_card.md",
         front_matter=front_matter(content, facts),
@@ -277,7 +267,7 @@ def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
         served=_is_served(content, facts),
         card=card(content).strip(),
         recipe=content["provenance"]["policy"] is not None,
-        missing=missing,
+        missing=[what for what, lacks in missing.items() if lacks],
     )
 
 
@@ -332,6 +322,7 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
     for row in content["languages"]:
         for scale, (kind, title) in METRICS.items():
             damage = row["methods"][0]["damage"][scale]
+            limits = {} if damage["low"] is None else {key: round(damage[key], 6) for key in ("low", "high")}
             yield EvalResult(
                 task_type=PIPELINES.get(setting["task"], "text-generation"),
                 dataset_type=NO_DATASET,
@@ -341,14 +332,8 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
                 metric_type=kind,
                 metric_name=f"{title}, bits per byte, {printable(row['name'])}",
                 metric_value=round(damage["value"], 6),
-                metric_args=_limits(damage),
+                metric_args=limits and {**limits, "confidence": damage["confidence"]},
             )
-
-
-def _limits(damage: Mapping[str, Any]) -> dict[str, Any]:
-    if damage["low"] is None:
-        return {}
-    return {key: round(damage[key], 6) for key in ("low", "high")} | {"confidence": damage["confidence"]}
 
 
 def _is_served(content: Mapping[str, Any], facts: HubFacts) -> bool:

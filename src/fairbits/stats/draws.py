@@ -12,18 +12,14 @@ from fairbits.core.checks import in_range, one_of, same_shape, whole
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.units import LEAST_DOCUMENTS, UNITS
 from fairbits.stats.intervals import Estimate, marginal
-from fairbits.stats.resample import EmptyResampleError, Replicates, generator, link_languages, no_replicates, replicate
+from fairbits.stats.resample import EmptyResampleError, Replicates, link_languages, no_replicates, replicate
 
 FRAME_UNITS = (*UNITS, "ratio", "per_item")
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageDraws:
-    """What the intervals of a frame are computed from.
-
-    `values` and `documents` are the damage and the number of documents of every language; `replicates` has the
-    languages with enough documents, and `refused` says why the others have none.
-    """
+    """What the intervals of a frame are computed from; `refused` says why a language has no `replicates`."""
 
     values: dict[str, float]
     documents: dict[str, int]
@@ -92,10 +88,7 @@ class DocumentRecords:
 
     @cached_property
     def draws(self) -> LanguageDraws:
-        """The resamples of every language, drawn once.
-
-        Languages with few documents are left out before documents are linked, so that they do not affect the others.
-        """
+        """The resamples of every language with enough documents; the others do not affect them."""
 
         def draw(kept: list[str]) -> Replicates:
             rows = np.flatnonzero(np.isin(self.lang, kept))
@@ -109,10 +102,7 @@ class DocumentRecords:
         return self._draw(values / weights, np.bincount(code), draw)
 
     def draw_jointly(self, baseline: "DocumentRecords") -> Replicates:
-        """Returns replicates of all languages twice: with this frame's values, then with the baseline's.
-
-        Languages that have no interval in one of the two are left out.
-        """
+        """Returns the replicates of the languages with intervals in both frames: first this frame's, then the baseline's."""
         order, match = self.pair(baseline)
         kept = self.draws.replicates.languages
         if not kept:
@@ -179,7 +169,7 @@ class DocumentRecords:
             values=np.concatenate(values),
             weights=np.tile(self.weights[rows], times),
         )
-        return replicate(linked, tuple(kept) * times, resamples=self.resamples, rng=generator(self.seed))
+        return replicate(linked, tuple(kept) * times, resamples=self.resamples, rng=np.random.default_rng(self.seed))
 
     def _order(self) -> NDArray[np.intp]:
         return np.lexsort((self.document, self.lang))

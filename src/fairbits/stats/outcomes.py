@@ -62,8 +62,7 @@ class OutcomeFrame(LanguageFrame):
     """The loss of each language, (lost − gained)/n: the share of right items before minus the share after.
 
     The values are 1 for an item that is lost, −1 for one that is gained and 0 for one that has not changed; weights
-    are 1. Items with the same id in several languages may be translations of each other: their changes are then
-    correlated, as the frame sees from the changes themselves. Ids without a meaning do no harm.
+    are 1. Items with the same id in several languages may be translations: their changes are then correlated.
     """
 
     def __post_init__(self) -> None:
@@ -115,10 +114,8 @@ class OutcomeFrame(LanguageFrame):
         z = _normal_scores(correlation, self.resamples, np.random.default_rng(self.seed))
         grid = np.linspace(-FARTHEST, FARTHEST, POINTS)
         limits = score_limit(lost[:, None], gained[:, None], items[:, None], z=grid)
-        deviation = np.stack(
-            [value - np.interp(column, grid, row) for value, column, row in zip(values, z.T, limits, strict=True)],
-            axis=1,
-        )
+        columns = zip(values, z.T, limits, strict=True)
+        deviation = np.stack([value - np.interp(column, grid, row) for value, column, row in columns], axis=1)
         spread = np.broadcast_to(error, deviation.shape)
         return Replicates(languages, values, error, deviation, spread, correlation, items, clusters)
 
@@ -128,9 +125,8 @@ class OutcomeFrame(LanguageFrame):
         values, column = self.values[rows], np.searchsorted(kept, code[rows])
         documents, row = np.unique(self.document[rows], return_inverse=True)
         mean = np.bincount(column, weights=values) / np.bincount(column)
-        table = scipy.sparse.coo_array(
-            (values - mean[column], (row, column)), shape=(len(documents), len(kept))
-        ).tocsc()
+        shape = len(documents), len(kept)
+        table = scipy.sparse.coo_array((values - mean[column], (row, column)), shape=shape).tocsc()
         cross = (table.T @ table).toarray() / np.outer(scale, scale)
         np.fill_diagonal(cross, 1.0)
         return cross, len(documents)

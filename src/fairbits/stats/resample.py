@@ -18,11 +18,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
-
-Rng = np.random.Generator | int  # a generator, or the whole number that seeds one
 
 
 class EmptyResampleError(InputError):
@@ -147,13 +144,6 @@ def replicate(
         documents[at] = count
     clusters = sum(len(group.values) for group in linked)
     return Replicates(tuple(languages), value, error, deviation, replicate_error, correlation, documents, clusters)
-
-
-def generator(rng: Rng) -> np.random.Generator:
-    """Returns the generator itself, or a new one seeded with a whole number."""
-    if isinstance(rng, np.random.Generator):
-        return rng
-    return np.random.default_rng(whole("rng", rng, least=0))
 
 
 def _residuals(group: LinkedLanguages, value: Floats) -> Floats:
