@@ -109,7 +109,7 @@ def studentised(deviation: Floats, error: Floats) -> Floats:
 
 
 def order_quantile(t: Floats, level: float) -> Floats:
-    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis; not interpolated, so it may be infinite."""
+    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis; never interpolated, may be infinite."""
     count = t.shape[0]
     rank = int(np.clip(np.ceil(round(level * (count + 1), 9)) - 1, 0, count - 1))
     quantile: Floats = np.asarray(np.partition(t, rank, axis=0)[rank])
