@@ -150,10 +150,7 @@ class Report:
         license: str | None = None,
         repository: str | None = None,
     ) -> HubFacts:
-        """Writes README.md, recipe.yaml and report.html next to a model, and returns what the card says of it.
-
-        `base_model` and `repository` are ids on the Hub, OWNER/NAME; `license` is the id of a licence there.
-        """
+        """Writes README.md, recipe.yaml and report.html next to a model, and returns what the card says of it."""
         place = Path(directory)
         if not place.is_dir():
             raise InputError(f"{place} is not a directory; give the directory of the quantized model to upload")

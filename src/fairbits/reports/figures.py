@@ -47,10 +47,7 @@ def causes(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
 
 
 def expert_use(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | None:
-    """Returns how many experts of every block get little or no text of every language; None without experts.
-
-    `mean` is how many positions of a language an expert of the block gets on average.
-    """
+    """Returns how many experts of every block get little or no text of every language, and how much on average."""
     experts = audit.experts
     if experts is None:
         return None
@@ -108,9 +105,8 @@ def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
 def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) -> dict[str, Any]:
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
-    The audit predicts plain rounding, so it is compared with plain rounding if that was measured. `like` says whether
-    the measured method is the predicted one, `made_with` how the model was made (None if unknown). Languages whose
-    text the model does not know (`trusted` is false) come last, and do not enter the correlation.
+    The audit predicts plain rounding, so it is compared with plain rounding if that was measured. Languages whose text
+    the model does not know (`trusted` is false) come last, and do not enter the correlation.
     """
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
@@ -161,10 +157,7 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
 
 
 def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
-    """Returns whether the settings are exactly those whose damage the audit predicts.
-
-    The audit's schemes have no group "tensor", and do not quantize embedding and head.
-    """
+    """Returns whether the settings are those whose damage the audit predicts; it never quantizes embedding and head."""
     expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
     return {name: settings.get(name) for name in expected} == expected and settings.get("embeddings", "keep") == "keep"
 

@@ -57,12 +57,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class HubFacts:
-    """What the front matter of a model card says that no measurement does; `notes` say what is missing, and why.
-
-    `base_model`  the id of the model before quantization on the Hub; None if it is not known
-    `license`     license, license_name and license_link, as far as they are known
-    `repository`  OWNER/NAME, where the model will be
-    """
+    """What the front matter of a model card says that no measurement does; `notes` say what is missing, and why."""
 
     base_model: str | None
     license: Mapping[str, str]
@@ -122,10 +117,7 @@ def find_hub_id(target: str) -> str | None:
 
 
 def find_license(target: str) -> dict[str, str]:
-    """Returns the licence of a model by its own files: the front matter of README.md, or the metadata of a GGUF file.
-
-    Nothing is downloaded: of a model on the Hub, its card in the cache is read.
-    """
+    """Returns the licence of a model by its files here: the front matter of README.md, or a GGUF file's metadata."""
     if target.endswith(".gguf"):
         metadata = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}

@@ -70,10 +70,7 @@ def signed(value: float) -> str:
 
 
 def change(number: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how a number has changed: in words, with a sign, and whether the change is significant.
-
-    The paired difference is used if there is one: it is more precise than two intervals.
-    """
+    """Returns how a number has changed, by the paired difference if there is one: in words and with a sign."""
     after, before, paired = number["after"], number["before"], number["difference"]
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"

@@ -102,7 +102,7 @@ class DocumentRecords:
         return self._draw(values / weights, np.bincount(code), draw)
 
     def draw_jointly(self, baseline: "DocumentRecords") -> Replicates:
-        """Returns the replicates of the languages with intervals in both frames: first this frame's, then the baseline's."""
+        """Returns the replicates of languages with intervals in both frames: this frame's, then the baseline's."""
         order, match = self.pair(baseline)
         kept = self.draws.replicates.languages
         if not kept:

@@ -37,7 +37,7 @@ NAMED = 5  # languages that a note names at most
 
 @dataclass(frozen=True)
 class Contrast:
-    """The damage of one frame minus another's, per language, with p and Holm's p; 1 for a language without an interval."""
+    """The damage of one frame minus another's, per language, with p and Holm's p; 1 without an interval."""
 
     differences: dict[str, Estimate]
     p: dict[str, float]
@@ -118,7 +118,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return self.draws.bounded
 
     def by_language(self, *, simultaneous: bool = False) -> dict[str, Estimate]:
-        """Returns the damage of each language with bootstrap-t limits, or with max-T limits that hold for all at once."""
+        """Returns the damage of each language with bootstrap-t limits, or max-T limits that hold for all at once."""
         drawn = self.bounded if simultaneous else self.replicates
         low, high = simultaneous_limits(drawn, self.confidence) if simultaneous else self.draws.limits
         numbers = zip(drawn.languages, drawn.value, low, high, drawn.documents, strict=True)
@@ -150,7 +150,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return estimate_within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
 
     def mean_p(self) -> float:
-        """Returns the two-sided p of a mean of 0, which inverts the interval of `mean`; 1 if no language has an interval."""
+        """Returns the two-sided p of a mean of 0, as `mean` has intervals; 1 if no language has an interval."""
         size = len(self.bounded.languages)
         return combination_p(self.bounded, np.full(size, 1 / size)) if size else 1.0
 
@@ -193,7 +193,7 @@ class LanguageFrame(DocumentRecords, Shown):
         )
 
     def worst_minus(self, baseline: "LanguageFrame") -> Estimate:
-        """Returns the largest damage minus the baseline's, each in its own worst language, both corrected for selection."""
+        """Returns the largest damage minus the baseline's, each in its worst language, corrected for selection."""
         joint = self.draw_jointly(instance("the baseline", baseline, LanguageFrame))
         if not joint.languages:
             return self._over_all(self.worst()[1].value - baseline.worst()[1].value)

@@ -20,11 +20,7 @@ APOSTROPHES = str.maketrans(dict.fromkeys("’ʼ‘ʻ`", "'"))
 
 @dataclass(frozen=True)
 class Language:
-    """A language in one script.
-
-    `family` is the top-level family in Glottolog; creoles go with the language most of their words come from, a
-    language without relatives is its own family. What is not known of a language outside the catalog is "".
-    """
+    """A language in one script; `family` is its family in Glottolog. What is not known of it is ""."""
 
     code: str
     iso639_3: str

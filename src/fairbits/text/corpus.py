@@ -66,10 +66,7 @@ class Corpus:
 
     @cached_property
     def hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """The SHA-256 of the documents of each split and language, each document preceded by its length.
-
-        The SHA-256 of a clip follows its document.
-        """
+        """The SHA-256 of the documents (with lengths before, clips after each) of each split and language."""
         return {
             split: {code: _sha256(texts, self.language_clips(code, split)) for code, texts in self.split(split).items()}
             for split in SPLITS
@@ -116,8 +113,7 @@ class Corpus:
     def deduplicate(self) -> "Corpus":
         """Returns the corpus without calibration documents that are also evaluation documents of their language.
 
-        Two documents are the same if they agree after folding case and white space. In a parallel corpus, a document
-        that is left out in one language is left out in all, so that they stay aligned.
+        Case and white space do not matter. What is left out in one language of a parallel corpus is left out in all.
         """
         shared = {code: _shared(texts, self.evaluation[code]) for code, texts in self.calibration.items()}
         if self.parallel:

@@ -1,7 +1,6 @@
-"""The language of a text, among given languages.
+"""The language of a text among given ones, by py3langid, a naive Bayes classifier over byte n-grams.
 
-The detector is py3langid, a naive Bayes classifier over byte n-grams, restricted to these languages. Its accuracy:
-`docs/languages.md`, written by `benchmarks/detection.py`.
+Its accuracy: `docs/languages.md`, written by `benchmarks/detection.py`.
 """
 
 import copy

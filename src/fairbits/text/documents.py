@@ -44,8 +44,7 @@ def split_documents(
 ) -> tuple[Documents, Documents]:
     """Returns the calibration documents and the evaluation documents, each in their old order.
 
-    A hash of seed and content decides, so that equal documents get into the same split; in a parallel corpus it is a
-    hash of seed and position. Each split gets at least one document where there are two.
+    A hash of seed and content decides, or of seed and position in a parallel corpus: equal documents stay together.
     """
     share = in_range("evaluation_share", evaluation_share, least=0.0, most=1.0)
     whole("seed", seed, least=0)
@@ -64,10 +63,7 @@ def split_documents(
 
 @dataclass
 class Collector:
-    """The documents of one language as they are read, including blank ones, up to `limit` bytes.
-
-    `source` names them in messages; `seen` counts all documents, `size` the bytes of those that are kept.
-    """
+    """The documents of one language as they are read, up to `limit` bytes; `seen` counts those left out as well."""
 
     source: str
     limit: int

@@ -1,13 +1,9 @@
-"""The two parallel texts that come with fairbits: the Universal Declaration of Human Rights and the LibreOffice help.
+"""The two parallel texts that come with fairbits: archives with a member per language, blank lines between documents.
 
-Each is an archive with one member per language and a blank line between documents.
-
-`assets/udhr.zip`, written by `data/build_udhr.py`, is the default text: over 300 languages, aligned by section. A
-document is a section: the preamble or one of the 30 articles.
-
-`assets/help/help.zip`, written by `data/build_help_text.py`, has paragraphs of the help of LibreOffice in 30 languages,
-aligned by document; MPL-2.0, see `assets/help`. A document is made of paragraphs of one help page, or of neighbouring
-pages of one module. Calibration and evaluation documents come from different pages.
+`assets/udhr.zip`, written by `data/build_udhr.py`, is the default: the Universal Declaration of Human Rights in over
+300 languages. A document is its preamble or one of its 30 articles. `assets/help/help.zip`, written by
+`data/build_help_text.py`, has paragraphs of the help of LibreOffice in 30 languages (MPL-2.0, see `assets/help`).
+Calibration and evaluation documents come from different pages.
 """
 
 import io
@@ -39,9 +35,7 @@ HELP_SOURCE = (
 def udhr(languages: Iterable[str] | None = None) -> Corpus:
     """Returns the declaration in these languages, or in every language that has all 31 sections.
 
-    The same sections are calibration text in every language; the others are evaluation text. A few translations, such
-    as the Amharic one, have no preamble: if one of them is chosen, the preamble is left out in all languages, and a
-    note says so.
+    A few translations, such as the Amharic one, have no preamble: with one of them, it is left out in all languages.
     """
     complete = (language for language in udhr_languages() if udhr_sections(language.code)[0])
     chosen = tuple(complete) if languages is None else find_languages(languages)
@@ -75,11 +69,7 @@ def udhr_sections(code: str) -> tuple[str, ...]:
 
 
 def help_text(languages: Iterable[str] | None = None) -> Corpus:
-    """Returns the help in these languages, or in every language that has all documents.
-
-    Four languages lack some documents: if one of them is chosen, these are left out in all languages, and a note says
-    so.
-    """
+    """Returns the help in these languages, or in all that have every document; what one lacks is left out."""
     complete = (
         language for language in help_languages() if all(all(_help_documents(language.code, split)) for split in SPLITS)
     )

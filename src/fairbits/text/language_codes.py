@@ -1,7 +1,6 @@
 """The language that a name or code stands for: in the catalog, in the IANA registry, or in text of the user.
 
-Tags that the catalog does not have, BCP-47 and ISO 639, are read with the IANA registry of langcodes. Importing
-langcodes and reading its registry takes a few tenths of a second, so both wait until a tag needs them.
+langcodes and its registry take a few tenths of a second to load, so both wait until a tag needs them.
 """
 
 import difflib
@@ -34,15 +33,7 @@ RESERVED = frozenset({"base"})  # what overlays call the shared base
 
 @dataclass(frozen=True)
 class Tag:
-    """The parts of a valid tag, and what the registry says of them.
-
-    `subtag`   the shortest code of the language ("de"), `iso639_3` the one of three letters ("deu")
-    `script`   the script that the tag names, or the usual one; "" if neither is known
-    `usual`    whether that is the usual script of the language, or none is known
-    `region`   the region that the tag names, or ""
-    `variety`  variants and private subtags ("1996", "x-mine"), or ""
-    `name`     the English name, with script and variety where they are not the usual ones
-    """
+    """The parts of a valid tag; `usual` is about the script; `variety` has variants and private subtags."""
 
     subtag: str
     iso639_3: str
@@ -179,8 +170,7 @@ def find_languages(names: Iterable[str], *, user_codes: Container[str] = ()) -> 
 def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolution:
     """Returns the language that a name stands for, and why; case, hyphens and underscores do not matter.
 
-    The catalog comes first, then BCP-47 tags and ISO 639 codes of the IANA registry, then codes for private use.
-    `user_codes` are the codes of text at hand: a name that the user invented is understood if it is one of them.
+    The catalog comes first, then tags of the IANA registry, then private use, then `user_codes`, those of the text.
     """
     resolution = _known_language(name)
     if resolution is not None:
@@ -195,8 +185,7 @@ def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolutio
 def user_language(name: str) -> Language:
     """Returns the language of the user's text: one that `find_language` knows, or one that the user defines.
 
-    A name that is not a language tag is accepted if it is safe as a code and is not close to a known one, which it
-    may be a misspelling of. A name that begins with x- is never treated as a misspelling.
+    The user's own name must be safe as a code and not close to a known one, unless it begins with x-.
     """
     resolution = _known_language(name)
     if resolution is not None:

@@ -1,7 +1,4 @@
-"""Calibration mixes: samples of one language each, in given shares of a token budget, for any quantization tool.
-
-A mix is saved as two files: the samples as JSONL, and a manifest that describes them.
-"""
+"""Calibration mixes: samples of one language each, in given shares of a token budget, with a manifest next to them."""
 
 import hashlib
 import json
@@ -72,15 +69,10 @@ class LanguagePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the samples of a mix come from.
+    """Where the samples of a mix come from: text, tokenizer and request.
 
-    `model`      the model that the tokenizer belongs to, as it was named
-    `hashes`     of the calibration documents of each language
-    `tokenizer`  the fingerprint of the tokenizer
-    `budget`     the requested tokens; None: as many as the text allowed
-    `shares`     the requested share of each language
-    `rounds`     how often a text was used, where that is more than once
-    `notes`      such as that the model is itself quantized
+    `hashes` are of the calibration documents, `rounds` says which text was used more than once, and a `budget` of None
+    means as many tokens as the text allowed.
     """
 
     model: str | None
@@ -222,11 +214,9 @@ def build_mix(
     """Returns samples of `sequence` tokens from the calibration text, each of one language, mixed by seed.
 
     `weights` are "equal" tokens per language, "proportional" to the tokens of its calibration text, or numbers per
-    language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
-    and languages of equal weight get equally many samples. Without a budget the mix is as large as the scarcest
-    language allows, up to 64 samples per language. The seed decides the order of documents, which is the same in every
-    language of a parallel corpus. Each document is used once unless `repeat` is set. `model`, which the tokenizer
-    belongs to, and `notes` on it are recorded in the mix.
+    language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample.
+    Without a budget the mix is as large as the scarcest language allows, up to 64 samples per language. Each document
+    is used once unless `repeat` is set. `model` and `notes` are recorded in the mix.
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
@@ -294,8 +284,7 @@ def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[
 def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
     """Returns the number of samples that each language gets: its share, rounded so that the sum is not exceeded.
 
-    The samples left after rounding down go to the largest remainders; languages with the same remainder get one
-    each or none, so that equal shares stay equal.
+    What rounding down leaves goes to the largest remainders; equal remainders get one each or none.
     """
     counts = {code: int(share * samples) for code, share in shares.items()}
     remainder = {code: share * samples - counts[code] for code, share in shares.items()}
@@ -308,10 +297,7 @@ def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
 
 
 def interleave(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sample, ...]:
-    """Returns the samples of all languages in one order, in which every beginning has about the same shares.
-
-    Sample i of the n samples of a language gets a random position between i/n and (i + 1)/n.
-    """
+    """Returns all samples in one order; sample i of n of a language is at a random place from i/n to (i + 1)/n."""
     placed = [
         ((i + int.from_bytes(seeded_hash(seed, "place", code, i)[:6]) / 2**48) / len(texts), code, i)
         for code, texts in samples.items()

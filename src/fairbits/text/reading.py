@@ -1,7 +1,4 @@
-"""Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`.
-
-Files are read line by line. Speech is read by `speech`.
-"""
+"""Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`."""
 
 import os
 from collections.abc import Collection, Container, Iterable, Iterator
@@ -46,11 +43,9 @@ def read_corpus(
 ) -> Corpus:
     """Returns the text under `path`, split by hash where it is not split already, deduplicated between the splits.
 
-    A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), where LANG names any
-    language; or it holds these in the sub-directories `calibration` and `evaluation`. A file is JSONL with `lang`,
-    `text` and, in all lines or none, `split`. With `parallel`, document i has the same content in every language.
-    At most `limit` bytes per language and split are kept; a note says where text was left out. A directory of speech
-    holds LANG/metadata.jsonl and the clips that it names (see `speech`).
+    A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), or these in the
+    sub-directories `calibration` and `evaluation`, or speech (see `speech`). A file is JSONL with `lang`, `text` and,
+    in all lines or none, `split`. At most `limit` bytes per language and split are kept; a note says where.
     """
     source, path = os.fspath(path), Path(path)
     codes = None if languages is None else [language.code for language in requested_languages(languages)]
@@ -104,10 +99,9 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
 def open_corpus(
     text: str | Path | Corpus | None, languages: Iterable[str] | None, *, model: str | None = None
 ) -> Corpus:
-    """Returns the text of the named languages, or of all that the text has.
+    """Returns the text of the named languages, or of all that the text has, or of all that an embedded `model` has.
 
-    `text` is a corpus, a path, or the name of a text that comes with fairbits: "declaration", which None means too, or
-    "help". If `model` is an embedded model and no language is named, such a text is read in the model's languages.
+    `text` is a corpus, a path, or "declaration", which None means too, or "help".
     """
     if isinstance(text, Corpus):
         return text if languages is None else text.restrict(languages)

@@ -57,10 +57,9 @@ def cut_samples(
 ) -> Iterator[tuple[str, int]]:
     """Yields samples of `length` tokens with their number of tokens; documents follow each other, one per line.
 
-    A sample has `length` tokens when it is tokenized by itself: that decides where it is cut. It has no white space
-    at its ends, begins with a whole word where the script has spaces, and never ends between a character and its
-    marks. One character can be several tokens, so that no cut may give `length` tokens; the sample is then the longest
-    with fewer. The rest at the end, less than `length` tokens, is not used. `ends` only saves time.
+    A sample has `length` tokens when it is tokenized by itself, or the most below that if no cut gives `length`. It
+    has no white space at its ends, begins with a whole word where the script has spaces, and never ends between a
+    character and its marks. The rest at the end is not used. `ends` only saves time.
     """
     added = count("")
     cutter = _Cutter(length, added, count, ends)
@@ -96,10 +95,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cutter:
-    """Cuts pieces of `length` tokens, `added` of which are added by the tokenizer.
-
-    `reach` is the number of characters to look at first: a huge document must not be tokenized whole for each piece.
-    """
+    """Cuts pieces of `length` tokens; looks at `reach` characters first, as huge documents take long."""
 
     length: int
     added: int

@@ -1,7 +1,6 @@
 """Speech of the user as a Corpus: LANG/metadata.jsonl or LANG/metadata.csv, and the WAV files that it names.
 
-This is the convention of audiofolder, of Hugging Face's datasets: each row has `file_name`, and `text` or
-`transcription`. A clip is a document, whose text is its transcript.
+As in audiofolder of Hugging Face, each row has `file_name`, and `text` or `transcription`: the text of the document.
 """
 
 import csv

@@ -12,13 +12,7 @@ SHORTEST_WINDOW = 4  # positions without which a window has no room for text
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The text that one pass over a corpus reads.
-
-    `split`     "calibration" or "evaluation"
-    `tokens`    the budget of each language; a pass reads about this many
-    `sequence`  the most positions of a window
-    `seed`      decides which documents are read
-    """
+    """The text that one pass over a corpus reads: about `tokens` of each language, in windows of `sequence`."""
 
     split: str = "calibration"
     tokens: int = 4096

@@ -1,8 +1,4 @@
-"""Quantized activations: clipping thresholds per language at the inputs of linear layers, and hooks that round these.
-
-The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs a
-few bytes, and switching languages copies one row.
-"""
+"""Quantized activations: thresholds per language at the inputs of linear layers, and hooks that round these inputs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +45,7 @@ TOLERANCE = 1e-4  # relative distance to the optimum at which the search may sto
 class Magnitudes:
     """How |x| is distributed: the bins that occur, ascending, and the share of the entries in each.
 
-    A bin holds the magnitudes with the same exponent and leading mantissa bits in float32, so no range must be known in
-    advance.
+    A bin holds the float32 magnitudes with the same exponent and leading mantissa bits: the range need not be known.
     """
 
     bins: NDArray[np.int32]
@@ -102,10 +97,9 @@ def bin_counts(x: Tensor) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class ActivationTable:
-    """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
+    """The threshold α of every point, an input shared by `modules`, for every language, and the language-blind one.
 
-    A point is an input shared by linear layers; `modules` names these layers. The language-blind row is for the mixture
-    in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step α / n.
+    The latter is for the mixture of all languages with equal weight. Codes are −n … n, n = 2^(bits−1) − 1, of step α/n.
     """
 
     bits: int
@@ -163,10 +157,7 @@ def _check_unique(what: str, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """The distributions of activations by language, for the points of `modules` in their order.
-
-    `left_out` names the linear layers of blocks whose inputs are not quantized, and why.
-    """
+    """The distributions of activations by language and point; `left_out` says why other inputs are not quantized."""
 
     modules: Mapping[str, tuple[str, ...]]
     seen: Mapping[str, tuple[Magnitudes, ...]]
@@ -221,11 +212,7 @@ def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Poi
 def record_activations(
     model: "PreTrainedModel", architecture: Architecture, text: TokenizedText, *, progress: Progress | None = None
 ) -> ActivationRecord:
-    """Returns how |x| is distributed at every point in every language, after one pass over the text.
-
-    All inputs of a layer count except padding: a start token is rounded like any other. Languages are processed one by
-    one with the model as it is in memory, so its weights may already be quantized.
-    """
+    """Returns how |x| is distributed at every point in every language, without padding, in the model as it is."""
     points, left_out = activation_points(architecture, model)
     parts = {code: language_windows(text, code) for code in text.languages}
     device = str(model.device)
@@ -292,11 +279,7 @@ class _Watch:
 
 
 class ActivationQuantizer:
-    """Hooks on a loaded model that round the inputs of its linear layers to the grid of a table, until `close`.
-
-    All hooks read their steps from one buffer on the model's device: `use` copies a row of the table into it. It starts
-    with the language-blind row.
-    """
+    """Hooks that round the inputs of linear layers; `use` copies a row of the table into the buffer they read."""
 
     def __init__(self, model: "PreTrainedModel", table: ActivationTable) -> None:
         self.table = instance("table", table, ActivationTable)

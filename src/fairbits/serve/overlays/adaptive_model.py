@@ -36,13 +36,7 @@ BATCH = 16  # the largest number of prompts in a batch
 
 @dataclass(frozen=True)
 class Choice:
-    """Which overlay serves a text, and why.
-
-    `language`    None: not known
-    `confidence`  the probability of the language among those served; None where nothing was detected
-    `overlay`     its name, or "base"
-    `reason`      "asked", "detected", "unsure" (below the required confidence) or "undetectable"
-    """
+    """Which overlay serves a text, and why: "asked", "detected", "unsure" (below the confidence) or "undetectable"."""
 
     language: Language | None
     confidence: float | None
@@ -107,11 +101,7 @@ def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
 
 @dataclass(frozen=True)
 class Completion:
-    """The continuation of a prompt, and the overlay that produced it.
-
-    `completion_tokens` counts the generated tokens, including the end of text; `finish_reason` is "stop" if the model
-    ended the text, and "length" if it was cut off.
-    """
+    """The continuation of a prompt; `finish_reason` is "stop" if the model ended it, and "length" if it was cut off."""
 
     text: str
     choice: Choice
@@ -127,8 +117,7 @@ class Completion:
 class AdaptiveModel:
     """A quantized base that switches to the overlay of each request's language. Safe to share between threads.
 
-    `model` and `tokenizer` come from transformers. The model belongs to whoever is inside `using`, and must not be
-    moved to another device: the overlays are on the device where it was loaded.
+    The model belongs to whoever is inside `using`, and must stay on the device where it was loaded.
     """
 
     def __init__(
@@ -172,11 +161,7 @@ class AdaptiveModel:
 
     @contextmanager
     def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
-        """Gives the model with an overlay, or the base, to one thread at a time.
-
-        The overlay stays active after the block, so the next request in the same language switches nothing. Only a
-        nested block restores the overlay of the outer one.
-        """
+        """Gives the model with an overlay, or the base, to one thread at a time; the overlay then stays active."""
         with self._lock:
             before = self.now
             self._to(overlay)
@@ -205,10 +190,8 @@ class AdaptiveModel:
     ) -> list[Completion]:
         """Returns the completion of every prompt, in the order of the prompts.
 
-        `language` is the language of all prompts; without it each is detected. Prompts with the same overlay are
-        continued in batches of up to `batch`, starting with the active overlay. `options` are options of `generate` in
-        transformers; the model sets the defaults, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
-        sampled prompts are continued one at a time, so that the text of one does not depend on the others.
+        `language` is the language of all prompts; without it each is detected. `options` are options of `generate` in
+        transformers. With a `seed`, sampled prompts are continued one at a time, so that none depends on the others.
         """
         texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
         whole("batch", batch, least=1)

@@ -37,10 +37,7 @@ FLOAT_BYTES = 4
 
 
 class OverlayBase:
-    """The base in float32, and everything needed to give some of its rows another form.
-
-    Rows are changed and restored by `Switch`, not here.
-    """
+    """The base in float32, and everything needed to give some of its rows another form."""
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
         self.checkpoint, self.base = checkpoint, base
@@ -75,10 +72,7 @@ class OverlayBase:
         return matrix(self.checkpoint, self.weight(name))
 
     def input_statistics(self, text: TokenizedText, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
-        """Yields the input statistics of each linear layer on a text, with equal weights for all languages.
-
-        The text passes through the base, not through any overlay of it.
-        """
+        """Yields the input statistics of each linear layer of the base, with equal weights for all languages."""
         for part in self._parts(products):
             inputs = self._inputs(text, part, products)
             for sees, names in groupby(part, lambda name: self.weight(name).sees):

@@ -1,7 +1,6 @@
 """Building overlays: which languages share one, which rows it holds and in which form, and the damage on held-out text.
 
-A row is stored in one of three forms, fitted to H = E[x xᵀ] of a text. How much damage each row saves is estimated from
-the sensitivity of the outputs; the damage itself is measured.
+How much damage each row saves is estimated from the sensitivity of the outputs; the damage itself is measured.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -105,10 +104,7 @@ def _energy(change: Tensor, H: Tensor) -> Tensor:
 
 
 class OverlayBuilder:
-    """A base, and the predictions of the original model on the calibration text.
-
-    Between two calls no overlay is active.
-    """
+    """A base, and the predictions of the original model on the calibration text."""
 
     def __init__(
         self, overlay_base: OverlayBase, reference: ReferenceModel, *, seed: int = 0, progress: Progress | None = None
@@ -199,10 +195,7 @@ def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> i
 
 
 def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tuple[Patch, ...]:
-    """Returns the rows that save most per byte, at most `budget` bytes in total; None: all rows of all layers.
-
-    Rows that save nothing are left out even if they fit.
-    """
+    """Returns the rows that save most per byte, and anything at all, in at most `budget` bytes; None: all rows."""
     if budget is None:
         return tuple(candidate.patch(None) for candidate in candidates)
     size = np.concatenate([np.full(len(candidate.saved), candidate.row_bytes) for candidate in candidates])
@@ -219,10 +212,7 @@ def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tup
 
 
 def importance_patterns(overlay_base: OverlayBase, text: TokenizedText) -> dict[str, Floats]:
-    """Returns for each language log E_λ[x_j²] of every input of every linear layer, less its mean per layer.
-
-    Subtracting the mean removes the overall magnitude and leaves which inputs matter more to a language than others.
-    """
+    """Returns for each language log E_λ[x_j²] of every input of every layer, less its mean per layer."""
     parts: dict[str, Floats] = {}
     for name, inputs in overlay_base.input_statistics(text, products=False):
         sees = str(overlay_base.weight(name).sees)

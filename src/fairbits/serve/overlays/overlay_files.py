@@ -1,7 +1,4 @@
-"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files.
-
-On disk each overlay is one safetensors file, described by the manifest, `overlays.json`.
-"""
+"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files."""
 
 import hashlib
 import math
@@ -57,11 +54,8 @@ Form = Literal["residual", "codes", "steps"]
 class Patch:
     """Rows of one linear layer (out, in), in one of the forms.
 
-    `tensor`       the layer in the files of the base, `module` in the loaded model, `transposed` there
-    `rows`         which rows, int64 (n,); None: all
-    `scales`       (n, groups), in the type that is stored
-    `codes`        int8 (n, in) of `bits` each; None: the base's codes stay
-    `base_scales`  what `scales` replace where the codes stay
+    `tensor` names the layer in the files of the base, `module` in the loaded model. `rows` are int64 (n,), `codes` int8
+    (n, in) and `scales` (n, groups). Without codes the base's stay, and `scales` replace `base_scales`.
     """
 
     form: Form
@@ -200,12 +194,9 @@ OVERLAYS = Kind("fairbits.overlays/1", "a manifest of overlays", "fairbits overl
 
 @dataclass(frozen=True, eq=False)
 class Overlays:
-    """All overlays of a base.
+    """All overlays of a base, by its fingerprint, and which of them, or BASE, serves every language.
 
-    `base`         fingerprint of the base they were made for
-    `languages`    the overlay of every language served; BASE where no overlay is worthwhile
-    `record`       how they were made and what they achieve, for readers and reports
-    `activations`  clipping thresholds of the inputs of linear layers; None: inputs are not quantized
+    `record` says how they were made, and `activations` have the thresholds of inputs, if these are quantized.
     """
 
     base: str

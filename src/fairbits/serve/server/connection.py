@@ -17,10 +17,7 @@ TOO_MANY = RequestError(
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is ended if headers do not arrive, or if its client does not read; uvicorn would wait forever.
-
-    `most` is the number of connections that may be open; a further one is refused at once.
-    """
+    """A connection that ends if headers do not arrive or its client does not read; there are at most `most` of them."""
 
     most: ClassVar[int]
     _deadline: asyncio.TimerHandle | None = None

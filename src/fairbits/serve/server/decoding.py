@@ -42,10 +42,7 @@ ChoiceEvent = tuple[int, TextChunk | Failure]  # the index of a choice, and what
 class PendingChoice:
     """One choice of a request. The decoding thread writes `tokens`; any thread may set `cancelled`.
 
-    `prompt`  the tokens of the prompt
-    `served`  the language and overlay that serve it
-    `stops`   the strings that end it
-    `emit`    receives chunks as they come if `stream`, else one chunk with all the text; called by another thread
+    `emit` receives chunks as they come if `stream`, else one chunk with all the text; called by another thread.
     """
 
     index: int
@@ -186,10 +183,7 @@ def decode(
     halted: Callable[[], bool],
     on_first_token: Callable[[float], None],
 ) -> None:
-    """Decodes choices with the same batch key together.
-
-    `halted` ends all of them. `on_first_token` receives the seconds to the first token of each.
-    """
+    """Decodes choices with the same batch key together, until `halted`; reports the seconds to each first token."""
     from transformers import StoppingCriteriaList
 
     settings = settings_for(model, tokenizer, _options(batch), seed=batch[0].sampling.seed)

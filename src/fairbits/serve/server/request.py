@@ -76,15 +76,7 @@ def bad_request(message: str, param: str | None = None) -> RequestError:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of the server.
-
-    `max_tokens`         new tokens of a choice
-    `max_prompt_tokens`  tokens of a prompt, where the model has positions for them
-    `max_body`           bytes of a request
-    `max_queue`          choices that wait
-    `max_batch`          choices that are decoded together
-    `timeout`            seconds from a request to the end of its response
-    """
+    """The limits of the server; `max_body` is in bytes, `timeout` in seconds until the end of the response."""
 
     max_tokens: int = 512
     max_prompt_tokens: int = 4096
