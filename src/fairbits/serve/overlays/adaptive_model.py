@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import in_range, instance, sequence, whole
 from fairbits.core.errors import InputError
@@ -23,10 +24,6 @@ from fairbits.text.catalog import Language
 from fairbits.text.detect import LABELS, Detector, detectable_languages
 from fairbits.text.documents import encodable
 from fairbits.text.language_codes import find_language, language_from_code
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 
 LOOKED_AT = 1000
 """Characters from the first letter on that are used to detect a language: more take time and change nothing."""
@@ -160,7 +157,7 @@ class AdaptiveModel:
         return self._selector.choose(text, language=language)
 
     @contextmanager
-    def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
+    def using(self, overlay: str) -> Iterator[PreTrainedModel]:
         """Gives the model with an overlay, or the base, to one thread at a time; the overlay then stays active."""
         with self._lock:
             before = self.now

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
@@ -29,9 +29,6 @@ from fairbits.quantization.gptq.hessian import (
     input_stack,
 )
 from fairbits.quantization.plan import Plan, schemes_by_name
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 FLOAT_BYTES = 4
 

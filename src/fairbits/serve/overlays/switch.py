@@ -12,19 +12,15 @@ therefore tried once at the start, and rows that do not come back exactly are co
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.scales.groups import Codes, dequantize, divisors, split_like
 from fairbits.models.swapped_model import matrix_at
 from fairbits.serve.overlays.overlay_files import BASE, Overlay, Patch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 Placed = tuple[Tensor, Patch, bool]
 """A parameter as (out, in), its patch, and whether its rows must be copied before they are overwritten."""
@@ -33,7 +29,7 @@ Placed = tuple[Tensor, Patch, bool]
 class Switch:
     """A loaded base and its active overlay. Only one thread at a time may use it."""
 
-    def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
+    def __init__(self, model: PreTrainedModel, overlays: Iterable[Overlay]) -> None:
         self._patches: dict[str, list[Placed]] = {BASE: []}
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
@@ -121,7 +117,7 @@ def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
         W.index_copy_(0, rows, values)
 
 
-def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
+def _weight(model: PreTrainedModel, patch: Patch) -> Tensor:
     W = matrix_at(model, patch.module, transposed=patch.transposed)
     if W is None:
         raise InputError(

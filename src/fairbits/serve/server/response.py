@@ -5,19 +5,17 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from fairbits.serve.overlays.adaptive_model import Choice
 from fairbits.serve.server.decoding import ChoiceEvent, Failure, PendingChoice, TextChunk
 from fairbits.serve.server.request import CLIENT_CLOSED_REQUEST, CompletionRequest, RequestError, server_stopping
 from fairbits.serve.server.scheduler import Metrics, Scheduler
-
-if TYPE_CHECKING:
-    from fastapi import Request
-    from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 SEND_GRACE = 5.0  # seconds beyond the time limit in which a client can still receive what was generated for it
@@ -42,7 +40,7 @@ class Responder:
         self._frame = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": model}
         metrics.prompt_tokens.inc(self._prompt_tokens)
 
-    async def respond(self, client: "Request", *, timeout: float) -> Response:
+    async def respond(self, client: Request, *, timeout: float) -> Response:
         if self._request.stream:
             return EventStream(self, timeout)
         try:
@@ -70,7 +68,7 @@ class Responder:
             yield _event({**self._frame, "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
-    async def _complete(self, client: "Request", timeout: float) -> Response:
+    async def _complete(self, client: Request, timeout: float) -> Response:
         leaving = asyncio.create_task(_disconnected(client))
         collecting = asyncio.create_task(self._collect(timeout))
         try:
@@ -126,7 +124,7 @@ class EventStream(StreamingResponse):
         super().__init__(responder.stream(timeout), media_type="text/event-stream", headers=headers)
         self._responder, self._timeout = responder, timeout + SEND_GRACE
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await super().__call__(scope, receive, send)
@@ -140,7 +138,7 @@ def _language_code(served: Choice) -> str:
     return UNKNOWN if served.language is None else served.language.code
 
 
-async def _disconnected(client: "Request") -> None:
+async def _disconnected(client: Request) -> None:
     while (await client.receive())["type"] != "http.disconnect":
         pass
 
