@@ -1,7 +1,7 @@
 """AdaptiveModel: a quantized base that switches to the overlay of each request's language, stated or detected."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,50 +44,8 @@ class Choice:
         return {**vars(self), "language": self.language and self.language.code}
 
 
-class OverlaySelector:
-    """Selects the overlay for a text; safe to share between threads."""
-
-    def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
-        self.languages = tuple(map(language_from_code, served))
-        self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
-        self._confidence = confidence
-        self._alike = _alike(self.languages)
-        self._detector = Detector(self._alike) if len(self._alike) > 1 else None
-
-    def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns the overlay for a text in this language, or in the detected one."""
-        instance("text", text, str)
-        if language is not None:
-            stated = self._served(language)
-            return Choice(stated, None, self._overlay[stated.code], "asked")
-        first = next((i for i, character in enumerate(text) if character.isalpha()), None)
-        if first is None or self._detector is None:
-            return Choice(None, None, BASE, "undetectable")
-        looked_at = text[first : first + LOOKED_AT]
-        if not encodable(looked_at):
-            raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
-        detected = self._detector.detect(looked_at)
-        overlays = {self._overlay[alike.code] for alike in self._alike[detected.language.code]}
-        if len(overlays) > 1:  # the detector cannot distinguish them
-            return Choice(None, None, BASE, "undetectable")
-        if detected.confidence < self._confidence:
-            return Choice(detected.language, detected.confidence, BASE, "unsure")
-        return Choice(detected.language, detected.confidence, overlays.pop(), "detected")
-
-    def _served(self, name: str) -> Language:
-        language = find_language(name, user_codes=self._overlay)
-        if language.code not in self._overlay:
-            served = ", ".join(self._overlay) or "none, as there are no overlays"
-            raise InputError(f"language is {language}; it must be one that is served: {served}")
-        return language
-
-
 def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
-    """Returns the detectable languages, each with those that the detector cannot distinguish from it.
-
-    py3langid has one label for both scripts of Chinese, of Serbian and of Uzbek: the first that is served stands for
-    all of them.
-    """
+    """Returns the detectable languages, each with those that the detector cannot distinguish from it."""
     detectable = set(detectable_languages()) if languages else set()
     by_label: dict[str, list[Language]] = {}
     for language in languages:
@@ -132,7 +90,11 @@ class AdaptiveModel:
         checkpoint = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
         self.checkpoint = checkpoint
         self.overlays = _overlays_for(overlays, checkpoint)
-        self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
+        served = self.overlays.languages if self.overlays else {}
+        self.languages = tuple(map(language_from_code, served))
+        self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
+        self._confidence, self._alike = confidence, _alike(self.languages)
+        self._detector = Detector(self._alike) if len(self._alike) > 1 else None
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
         self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)
         self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
@@ -140,10 +102,6 @@ class AdaptiveModel:
         self._inputs = None if table is None else ActivationQuantizer(self.model, table)
         self._lock = threading.RLock()
         self._inside = 0
-
-    @property
-    def languages(self) -> tuple[Language, ...]:
-        return self._selector.languages
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -154,7 +112,27 @@ class AdaptiveModel:
         return self._switch.now
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        return self._selector.choose(text, language=language)
+        """Returns the overlay for a text in this language, or in the detected one."""
+        instance("text", text, str)
+        if language is not None:
+            stated = find_language(language, user_codes=self._overlay)
+            if stated.code not in self._overlay:
+                available = ", ".join(self._overlay) or "none, as there are no overlays"
+                raise InputError(f"language is {stated}; it must be one that is served: {available}")
+            return Choice(stated, None, self._overlay[stated.code], "asked")
+        first = next((i for i, character in enumerate(text) if character.isalpha()), None)
+        if first is None or self._detector is None:
+            return Choice(None, None, BASE, "undetectable")
+        looked_at = text[first : first + LOOKED_AT]
+        if not encodable(looked_at):
+            raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
+        detected = self._detector.detect(looked_at)
+        overlays = {self._overlay[alike.code] for alike in self._alike[detected.language.code]}
+        if len(overlays) > 1:  # the detector cannot distinguish them
+            return Choice(None, None, BASE, "undetectable")
+        if detected.confidence < self._confidence:
+            return Choice(detected.language, detected.confidence, BASE, "unsure")
+        return Choice(detected.language, detected.confidence, overlays.pop(), "detected")
 
     @contextmanager
     def using(self, overlay: str) -> Iterator[PreTrainedModel]:

@@ -226,7 +226,12 @@ class Overlays:
             if id(overlay.patches) not in entries:
                 pieces = in_memory(overlay.tensors())
                 file, digest = _place_for(place, overlay.name, pieces)
-                files[file], entries[id(overlay.patches)] = pieces, _overlay_entry(overlay, file, digest)
+                patches = tuple(
+                    PatchEntry(patch.tensor, patch.module, patch.form, patch.bits, patch.count, patch.transposed)
+                    for patch in overlay.patches
+                )
+                entry = OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
+                files[file], entries[id(overlay.patches)] = pieces, entry
         table = None
         if self.activations is not None:
             pieces = in_memory(self.activations.tensors())
@@ -327,14 +332,6 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def _overlay_entry(overlay: Overlay, file: Path, digest: str) -> OverlayEntry:
-    patches = tuple(
-        PatchEntry(patch.tensor, patch.module, patch.form, patch.bits, patch.count, patch.transposed)
-        for patch in overlay.patches
-    )
-    return OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
-
-
 def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
     sha256 = hashlib.sha256()
     for chunk in tensor_chunks(pieces):
@@ -376,7 +373,12 @@ def _read_patches(place: Path, entry: OverlayEntry, base: Checkpoint) -> tuple[P
 def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -> Patch:
     name, bits, form = entry.tensor, entry.bits, entry.form
     shape, below = base.read(f"{name}_shape"), base.read(f"{name}_scale")
-    rows = _rows(tensors, name, int(shape[0]))
+    rows = tensors.get(f"{name}_rows")
+    if rows is not None:
+        rows = rows.to(torch.int64).flatten()
+        unique = set(rows.tolist())
+        if not unique or len(unique) < len(rows) or min(unique) < 0 or max(unique) >= int(shape[0]):
+            raise InputError(f"the file stores rows that {name} does not have, or one of them twice; make it again")
     scales, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
     groups = scales.shape[1] if scales.ndim == 2 else 0
     fits: bool = scales.dtype.is_floating_point and len(scales) == count == entry.rows
@@ -395,12 +397,3 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
         stored = {f"{name}_packed": packed, f"{name}_scale": scales, f"{name}_shape": shape}
         codes = read_packed(stored, name, bits=bits).codes
     return Patch(form, name, entry.module, bits, rows, scales, codes, base_scales, entry.transposed)
-
-
-def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
-    if f"{name}_rows" not in tensors:
-        return None
-    rows = tensors[f"{name}_rows"].to(torch.int64).flatten()
-    if not len(rows) or len(set(rows.tolist())) < len(rows) or int(rows.min()) < 0 or int(rows.max()) >= most:
-        raise InputError(f"the file stores rows that {name} does not have, or one of them twice; make it again")
-    return rows

@@ -26,7 +26,6 @@ from fairbits.serve.server.request import (
     CompletionRequest,
     Limits,
     RequestError,
-    bad_request,
     parse_request,
     read_body,
 )
@@ -101,7 +100,8 @@ class Service:
             try:
                 served = self._model.choose(prompt, language=request.language)
             except InputError as problem:
-                raise bad_request(str(problem), "language" if request.language else "prompt") from None
+                param = "language" if request.language else "prompt"
+                raise RequestError(400, str(problem), param=param) from None
             ids = self._tokenize(prompt, request.max_tokens)
             for _ in range(request.n):
                 sampling = request.sampling
@@ -114,7 +114,7 @@ class Service:
     def _tokenize(self, prompt: str, new: int) -> tuple[int, ...]:
         ids = self._model.tokenizer(prompt, verbose=False)["input_ids"]
         if not ids:
-            raise bad_request("a prompt has no tokens; send text to continue", "prompt")
+            raise RequestError(400, "a prompt has no tokens; send text to continue", param="prompt")
         most = max(min(self.limits.max_prompt_tokens, self._positions - new), 0)
         if len(ids) > most:
             advice = "shorten it, or request fewer new tokens"

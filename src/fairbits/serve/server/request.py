@@ -69,11 +69,6 @@ class RequestError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def bad_request(message: str, param: str | None = None) -> RequestError:
-    """Returns the error for a request that is malformed or not supported."""
-    return RequestError(400, message, param=param)
-
-
 @dataclass(frozen=True)
 class Limits:
     """The limits of the server; `max_body` is in bytes, `timeout` in seconds until the end of the response."""
@@ -208,7 +203,7 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
     if unknown is not None:
         fields = [name for name, info in CompletionRequest.model_fields.items() if info.description != UNSUPPORTED]
         message = f"there is no field {unknown!r:.80}; the fields are {', '.join(sorted(fields))}"
-        raise bad_request(message, printable(unknown[:80]))
+        raise RequestError(400, message, param=printable(unknown[:80]))
     if data.get("max_tokens") is None:
         data["max_tokens"] = min(DEFAULT_TOKENS, limits.max_tokens)
     try:
@@ -217,20 +212,20 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
         name = str(problem.errors(include_url=False, include_context=False)[0]["loc"][0])
         value = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
         rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
-        raise bad_request(f"{name} is {value}; it must be {rule}", name) from None
+        raise RequestError(400, f"{name} is {value}; it must be {rule}", param=name) from None
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body.decode(), parse_constant=_not_json)
     except UnicodeDecodeError:
-        raise bad_request("the body is not UTF-8; send JSON in UTF-8") from None
+        raise RequestError(400, "the body is not UTF-8; send JSON in UTF-8") from None
     except RecursionError:
-        raise bad_request("the JSON is nested too deeply; no field has more than two levels") from None
+        raise RequestError(400, "the JSON is nested too deeply; no field has more than two levels") from None
     except ValueError as problem:
-        raise bad_request(f"the body is not JSON ({problem}); send a JSON object") from None
+        raise RequestError(400, f"the body is not JSON ({problem}); send a JSON object") from None
     if not isinstance(data, dict):
-        raise bad_request(f"the body is {data!r:.40}; it must be a JSON object")
+        raise RequestError(400, f"the body is {data!r:.40}; it must be a JSON object")
     return data
 
 
@@ -246,4 +241,4 @@ def _body_too_large(most: int) -> RequestError:
 
 
 def _not_json(name: str) -> float:
-    raise bad_request(f"the body contains {name}, which is not JSON; send finite numbers")
+    raise RequestError(400, f"the body contains {name}, which is not JSON; send finite numbers")
