@@ -6,10 +6,11 @@ from pathlib import Path
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
+from fairbits.core.files import file_sha256
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import Report
-from fairbits.reports.sources import RUN, SWEEP, Method, Sources, digest
+from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
 RUN_FILE, SCORES_FILE = "run.json", "scores.json"
 
@@ -113,5 +114,5 @@ def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan 
         audit=AUDIT.read(files["audit"]) if "audit" in files else None,
         sweep=SWEEP.read(files["sweep"]) if "sweep" in files else None,
         run=RUN.read(files["run"]) if "run" in files else None,
-        files={name: digest(file) for name, file in files.items()},
+        files={name: file_sha256(file) for name, file in files.items()},
     )

@@ -20,8 +20,7 @@ from fairbits.reports.sources import Sources
 
 SCHEMA = "fairbits.report/2"
 FORMATS = ("html", "md", "json")
-THREADS = "torch threads"
-"""The number of threads of a run: floating-point sums depend on it."""
+THREADS = "torch threads"  # the number of threads of a run: floating-point sums depend on it
 
 
 def content(sources: Sources) -> dict[str, Any]:
@@ -94,7 +93,6 @@ def _amounts(text: Any) -> dict[str, Any]:
 
 
 def _notes(sources: Sources) -> list[dict[str, str]]:
-    """Returns every warning and fallback once, with its origin."""
     audit, plan, sweep, run = sources.audit, sources.plan, sources.sweep, sources.run
     notes: list[tuple[str, Iterable[str]]] = [
         *(
@@ -115,7 +113,6 @@ def _notes(sources: Sources) -> list[dict[str, str]]:
 
 
 def _versions(sources: Sources) -> dict[str, str]:
-    """Returns the versions that made the report, and those of the run if they differ."""
     here = versions()
     then = {} if sources.run is None else sources.run.versions
     changed = [f"{name} {then[name]:.40}" for name in (*here, THREADS) if name in then and then[name] != here.get(name)]
@@ -142,7 +139,6 @@ class Report:
         return to_json(self.content).decode()
 
     def save(self, path: str | Path) -> None:
-        """Writes the report in the format given by the file name: .html, .md or .json."""
         target = check_writable(path, example="report.html")
         write_files({target: self.render(report_format(target)).encode()})
 
@@ -154,10 +150,7 @@ class Report:
         license: str | None = None,
         repository: str | None = None,
     ) -> HubFacts:
-        """Writes README.md, recipe.yaml and report.html next to a model, and returns what the card says of it.
-
-        `base_model` and `repository` are ids on the Hub, OWNER/NAME; `license` is the id of a licence there.
-        """
+        """Writes README.md, recipe.yaml and report.html next to a model, and returns what the card says of it."""
         place = Path(directory)
         if not place.is_dir():
             raise InputError(f"{place} is not a directory; give the directory of the quantized model to upload")

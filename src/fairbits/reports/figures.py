@@ -10,8 +10,7 @@ from fairbits.reports.report_languages import describe, interval, scale_name
 from fairbits.reports.sources import Sources, SweepFile
 from fairbits.stats.correlation import spearman
 
-LEAST_LANGUAGES = 4
-"""A rank correlation of fewer languages is meaningless."""
+LEAST_LANGUAGES = 4  # a rank correlation of fewer languages is meaningless
 
 
 def blocks(audit: AuditFile) -> dict[str, Any]:
@@ -48,10 +47,7 @@ def causes(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any]:
 
 
 def expert_use(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | None:
-    """Returns how many experts of every block get little or no text of every language; None without experts.
-
-    `mean` is how many positions of a language an expert of the block gets on average.
-    """
+    """Returns how many experts of every block get little or no text of every language, and how much on average."""
     experts = audit.experts
     if experts is None:
         return None
@@ -109,16 +105,17 @@ def curves(sweep: SweepFile, languages: Sequence[str]) -> dict[str, Any]:
 def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) -> dict[str, Any]:
     """Returns predicted and measured damage of every language in nats per token, and their rank correlation.
 
-    The audit predicts plain rounding, so it is compared with plain rounding if that was measured. `like` says whether
-    the measured method is the predicted one, `made_with` how the model was made (None if unknown). Languages whose
-    text the model does not know (`trusted` is false) come last, and do not enter the correlation.
+    The audit predicts plain rounding, so it is compared with plain rounding if that was measured. Languages whose text
+    the model does not know (`trusted` is false) come last, and do not enter the correlation.
     """
     index = next((i for i, method in enumerate(sources.methods) if method.name == "rtn"), 0)
     measured = sources.methods[index].scores.frame("nats_per_token").by_language()
     trusted = audit.trusted
     codes = sorted((code for code in languages if code in audit.languages), key=lambda code: code not in trusted)
     predicted = audit.predicted.nats_per_token
-    policy, settings = _made_with(sources, index)
+    policy, settings = sources.methods[index].name, {} if sources.run is None else sources.run.settings
+    if index == 0 and sources.plan is not None:
+        policy, settings = sources.plan.policy, sources.plan.settings
     values = [predicted[code].value for code in codes if code in trusted]
     outcomes = [measured[code].value for code in codes if code in trusted]
     comparable = len(values) >= LEAST_LANGUAGES and len(set(values)) > 1 and len(set(outcomes)) > 1
@@ -141,8 +138,11 @@ def checklist(audit: AuditFile) -> dict[str, Any]:
     return {
         "risk": notes.risk,
         "strategy": notes.strategy.text,
-        "checks": [_fields(check, "text", "passed", "detail") for check in notes.checklist],
-        "conditions": [_fields(condition, "name", "statement", "remark", "holds") for condition in notes.conditions],
+        "checks": [{"text": check.text, "passed": check.passed, "detail": check.detail} for check in notes.checklist],
+        "conditions": [
+            {name: getattr(condition, name) for name in ("name", "statement", "remark", "holds")}
+            for condition in notes.conditions
+        ],
     }
 
 
@@ -156,33 +156,17 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
     }
 
 
-def _fields(record: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
-
-
-def _made_with(sources: Sources, index: int) -> tuple[str, Mapping[str, Any]]:
-    """Returns policy and settings of a method, from the plan or the run; empty if only scores are given."""
-    if index == 0 and sources.plan is not None:
-        return sources.plan.policy, sources.plan.settings
-    return sources.methods[index].name, {} if sources.run is None else sources.run.settings
-
-
 def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
-    """Returns whether the settings are exactly those whose damage the audit predicts.
-
-    The audit's schemes have no group "tensor", and do not quantize embedding and head.
-    """
+    """Returns whether the settings are those whose damage the audit predicts; it never quantizes embedding and head."""
     expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
     return {name: settings.get(name) for name in expected} == expected and settings.get("embeddings", "keep") == "keep"
 
 
 def _scheme_name(settings: Mapping[str, Any]) -> str:
-    """Returns bits and group as the audit writes its scheme: W4 group 128, or W3 per tensor."""
     group = settings.get("group")
     where = f"group {group}" if isinstance(group, int) else f"per {group}"
     return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"
 
 
 def _outliers(outliers: OutlierBlocks) -> dict[str, Any]:
-    """Returns the blocks that stand out by a rule; none if it cannot decide, and the remark says why."""
     return {"blocks": list(outliers.blocks or ()), "threshold": outliers.threshold, "remark": outliers.remark}

@@ -6,13 +6,10 @@ from fairbits.core.errors import count_of
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.report_languages import describe
 from fairbits.reports.sources import Sources
-from fairbits.stats.frame import Contrast
 from fairbits.stats.intervals import Estimate
 
-SAME_SIZE = 0.005
-"""Sizes that differ by less than this share are called the same."""
-NAMED = 3
-"""Languages that got worse are named if there are at most this many."""
+SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
+NAMED = 3  # languages that got worse are named if there are at most this many
 
 
 def headline(sources: Sources) -> dict[str, Any]:
@@ -20,7 +17,10 @@ def headline(sources: Sources) -> dict[str, Any]:
     after, before = sources.after, sources.before
     disparity = after.disparity().as_data()
     baseline = None if before is None else before.disparity().as_data()
-    paired = _paired(sources)
+    paired: dict[str, Estimate] = {}
+    if before is not None:  # by document; the gap has no such difference
+        frame, base = after.frame(), before.frame()
+        paired = {"worst": frame.worst_minus(base), "mean": frame.minus(base).mean()}
     numbers: dict[str, Any] = {
         name: {
             "after": disparity[name],
@@ -34,36 +34,19 @@ def headline(sources: Sources) -> dict[str, Any]:
         "after": after.quantized.size_bytes,
         "before": None if before is None else before.quantized.size_bytes,
     }
-    verdict = _verdict(sources.contrast)
+    sure = {} if sources.contrast is None else sources.contrast.significant()
+    verdict = {
+        "better": [code for code, difference in sure.items() if difference.value < 0],
+        "worse": [code for code, difference in sure.items() if difference.value > 0],
+    }
     return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
 
 
 def format_interval(estimate: Estimate) -> str:
-    """Returns an estimate with its interval.
-
-    >>> format_interval(Estimate(0.0352, 0.0241, 0.0489, 17))
-    '0.0352 (95 % CI 0.0241 to 0.0489)'
-    """
+    """Returns an estimate with its interval."""
     if not estimate.bounded:
         return f"{estimate.value:.4f} (no confidence interval)"
     return f"{estimate.value:.4f} ({100 * estimate.confidence:g} % CI {estimate.low:.4f} to {estimate.high:.4f})"
-
-
-def _paired(sources: Sources) -> dict[str, Estimate]:
-    """Returns worst and mean after minus before, paired by document; the gap has no such difference."""
-    if sources.before is None:
-        return {}
-    after, before = sources.after.frame(), sources.before.frame()
-    return {"worst": after.worst_minus(before), "mean": after.minus(before).mean()}
-
-
-def _verdict(contrast: Contrast | None) -> dict[str, list[str]]:
-    """Returns the languages that are damaged significantly less, and those that are damaged significantly more."""
-    sure = {} if contrast is None else contrast.significant()
-    return {
-        "better": [code for code, difference in sure.items() if difference.value < 0],
-        "worse": [code for code, difference in sure.items() if difference.value > 0],
-    }
 
 
 def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
@@ -77,7 +60,8 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
         return [*sentences, "There is no baseline to compare with."]
     baseline = sources.methods[1].name
     before_code, before_worst = before.frame().worst()
-    size = _size(after.quantized.size_bytes / before.quantized.size_bytes)
+    ratio = after.quantized.size_bytes / before.quantized.size_bytes
+    size = "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"
     name = describe(before_code)["name"]
     sentences.append(f"Under {baseline}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
     sentences.append(_certainty(paired["worst"]))
@@ -95,23 +79,9 @@ def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str
 
 
 def _certainty(difference: Estimate) -> str:
-    """Returns whether the worst languages of two methods differ.
-
-    >>> _certainty(Estimate(-0.01, -0.02, 0.003, 17))
-    'Too little text to tell whether the worst language improved: the difference is -0.0100 (95 % CI ...).'
-    """
     if difference.high < 0:
         return f"The worst language improves by {format_interval(difference.transform(lambda x: -x))}."
     if difference.low > 0:
         return f"The worst language gets worse by {format_interval(difference)}: the policy does not help here."
     way = "improved" if difference.value < 0 else "got worse"
     return f"Too little text to tell whether the worst language {way}: the difference is {format_interval(difference)}."
-
-
-def _size(ratio: float) -> str:
-    """Returns how two sizes compare.
-
-    >>> _size(1.0), _size(1.25), _size(0.8)
-    ('of the same size', 'at 0.80x the size', 'at 1.25x the size')
-    """
-    return "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"

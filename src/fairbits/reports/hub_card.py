@@ -19,34 +19,24 @@ from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.text.language_codes import PRIVATE_USE, language_from_code
 
 CARD = "README.md"
-OWNER = "OWNER"
-"""Stands for the owner of a repository that is not named."""
-LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")
-"""What every licence id of the Hub looks like."""
-CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")
-"""The path of a repository in the cache of huggingface_hub."""
-ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")
-"""What the name of a repository must not have."""
-LONGEST = 96
-"""Characters of a repository's name, at most."""
+OWNER = "OWNER"  # stands for the owner of a repository that is not named
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")  # what every licence id of the Hub looks like
+CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")  # the path of a repository in the cache of huggingface_hub
+ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")  # what the name of a repository must not have
+LONGEST = 96  # characters of a repository's name, at most
 LICENSE_KEYS = ("license", "license_name", "license_link")
 PAGE, RECIPE = "report.html", "recipe.yaml"
-WRITTEN = "<!-- written by fairbits report -->"
-"""A line of every card that may be replaced by a newer one."""
+WRITTEN = "<!-- written by fairbits report -->"  # a line of every card that may be replaced by a newer one
 RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
 PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
 """What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
-NO_DATASET = "unknown"
-"""The id of a dataset where the text is not one on the Hub."""
+NO_DATASET = "unknown"  # the id of a dataset where the text is not one on the Hub
 METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_loss", "added loss")}
 
 
 @dataclass(frozen=True)
 class Widths:
-    """How weights are stored: the widths that occur, how many weights share a scale, and the format.
-
-    `group` is a number, "channel", "tensor" or None if it is not known.
-    """
+    """How weights are stored: the widths that occur, the weights that share a scale (None: not known), the format."""
 
     bits: tuple[int, ...]
     group: int | str | None
@@ -54,14 +44,12 @@ class Widths:
 
     @property
     def scheme(self) -> str | None:
-        """The usual name of the scheme: W4A16, or W4-8A16 for mixed bits."""
         if not self.bits:
             return None
         return f"W{'-'.join(dict.fromkeys(map(str, (self.bits[0], self.bits[-1]))))}A16"
 
     @property
     def suffix(self) -> str:
-        """The end of a suggested name: W4A16-G128, or quantized."""
         if self.scheme is None:
             return "quantized"
         return "-".join(filter(None, (self.scheme, f"G{self.group}" if isinstance(self.group, int) else self.group)))
@@ -69,12 +57,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class HubFacts:
-    """What the front matter of a model card says that no measurement does; `notes` say what is missing, and why.
-
-    `base_model`  the id of the model before quantization on the Hub; None if it is not known
-    `license`     license, license_name and license_link, as far as they are known
-    `repository`  OWNER/NAME, where the model will be
-    """
+    """What the front matter of a model card says that no measurement does; `notes` say what is missing, and why."""
 
     base_model: str | None
     license: Mapping[str, str]
@@ -122,14 +105,10 @@ def check_id(what: str, name: str) -> str:
 
 
 def find_hub_id(target: str) -> str | None:
-    """Returns the id on the Hub of a model as it was given; None if it is a file or a directory.
-
-    >>> find_hub_id("org/model"), find_hub_id("/c/models--org--model/snapshots/1f/"), find_hub_id("embedded:tiny")
-    ('org/model', 'org/model', None)
-    """
+    """Returns the id on the Hub of a model as it was given; None if it is a file or a directory."""
     cached = CACHED.search(f"{Path(target).as_posix()}/")
     named = "/".join(cached.groups()) if cached else target
-    if cached is None and (target.startswith((PREFIX, ".", "~", "/")) or _exists(target) or _is_gguf(target)):
+    if cached is None and (target.startswith((PREFIX, ".", "~", "/")) or _exists(target) or target.endswith(".gguf")):
         return None
     try:
         return check_id("the model", named)
@@ -138,11 +117,8 @@ def find_hub_id(target: str) -> str | None:
 
 
 def find_license(target: str) -> dict[str, str]:
-    """Returns the licence of a model by its own files: the front matter of README.md, or the metadata of a GGUF file.
-
-    Nothing is downloaded: of a model on the Hub, its card in the cache is read.
-    """
-    if _is_gguf(target):
+    """Returns the licence of a model by its files here: the front matter of README.md, or a GGUF file's metadata."""
+    if target.endswith(".gguf"):
         metadata = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
@@ -165,7 +141,10 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
     schemes = _mapping(stored.get("config_groups")).values()
     parts = [_mapping(_mapping(scheme).get("weights")) for scheme in schemes] or [stored]
     bits = {_whole(part.get("num_bits", part.get("bits"))) for part in parts}
-    group = {_whole(part.get("group_size")) or _shared(part.get("strategy")) for part in parts}
+    shared = ("channel", "tensor")
+    group = {
+        _whole(part.get("group_size")) or next((s for s in shared if s == part.get("strategy")), None) for part in parts
+    }
     return Widths(
         tuple(sorted(number for number in bits if number is not None)),
         group.pop() if len(group) == 1 else None,
@@ -174,11 +153,7 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
 
 
 def suggested_name(model: str, widths: Widths) -> str:
-    """Returns a name of a repository for a quantized model.
-
-    >>> suggested_name("org/Model-1B", Widths((4,), 128, None)), suggested_name("a|b <i>.gguf", Widths((), None, None))
-    ('Model-1B-W4A16-G128', 'a-b-i-quantized')
-    """
+    """Returns a name of a repository for a quantized model."""
     base = model.removeprefix(PREFIX).rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     plain = ODD.sub("-", base)[: LONGEST - len(widths.suffix) - 1].strip("-._") or "model"
     return f"{plain}-{widths.suffix}"
@@ -188,9 +163,6 @@ def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
     """Returns languages as the Hub names them, and those that it has no name for.
 
     The Hub takes ISO 639-1 where there is such a code, else ISO 639-3; scripts and varieties are left out.
-
-    >>> hub_languages(["zho_Hans", "zho_Hant", "ace_Latn", "my-dialect", "qaa"])
-    (['ace', 'zh'], ['my-dialect', 'qaa'])
     """
     tags = {code: language_from_code(code).bcp47.split("-")[0].lower() for code in codes}
     unknown = [code for code, tag in tags.items() if not re.fullmatch("[a-z]{2,3}", tag) or PRIVATE_USE.fullmatch(tag)]
@@ -198,7 +170,6 @@ def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _card_file(target: str) -> Path | None:
-    """Returns the model card next to a model, if there is one on this machine."""
     if target.startswith(PREFIX):
         return find_embedded(target)[0] / CARD
     if _exists(target):
@@ -229,16 +200,8 @@ def _exists(target: str) -> bool:
         return False
 
 
-def _is_gguf(target: str) -> bool:
-    return target.endswith(".gguf")
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _shared(strategy: object) -> str | None:
-    return strategy if isinstance(strategy, str) and strategy in ("channel", "tensor") else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -281,14 +244,12 @@ def published(content: Mapping[str, Any], facts: HubFacts) -> dict[str, Any]:
 
 def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
     """Returns README.md: front matter, how to load the model, and what quantization costs every language."""
-    missing = []
-    if facts.base_model is None:
-        missing.append("the id of the base model on the Hub")
-    if not facts.license:
-        missing.append("the licence: see the base model's")
     _, unnamed = hub_languages(language["code"] for language in content["languages"])
-    if unnamed:
-        missing.append(f"codes of the Hub for the languages {', '.join(unnamed)}")
+    missing = {
+        "the id of the base model on the Hub": facts.base_model is None,
+        "the licence: see the base model's": not facts.license,
+        f"codes of the Hub for the languages {', '.join(unnamed)}": bool(unnamed),
+    }
     return render_markdown(
         "hub_card.md",
         front_matter=front_matter(content, facts),
@@ -298,7 +259,7 @@ def model_card(content: Mapping[str, Any], facts: HubFacts) -> str:
         served=_is_served(content, facts),
         card=card(content).strip(),
         recipe=content["provenance"]["policy"] is not None,
-        missing=missing,
+        missing=[what for what, lacks in missing.items() if lacks],
     )
 
 
@@ -347,13 +308,13 @@ def _tags(facts: HubFacts) -> list[str]:
 
 
 def _results(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields what the Hub shows as evaluation results: both kinds of damage of every language."""
     from huggingface_hub import EvalResult
 
     setting = content["provenance"]["evaluation"]
     for row in content["languages"]:
         for scale, (kind, title) in METRICS.items():
             damage = row["methods"][0]["damage"][scale]
+            limits = {} if damage["low"] is None else {key: round(damage[key], 6) for key in ("low", "high")}
             yield EvalResult(
                 task_type=PIPELINES.get(setting["task"], "text-generation"),
                 dataset_type=NO_DATASET,
@@ -363,18 +324,11 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
                 metric_type=kind,
                 metric_name=f"{title}, bits per byte, {printable(row['name'])}",
                 metric_value=round(damage["value"], 6),
-                metric_args=_limits(damage),
+                metric_args=limits and {**limits, "confidence": damage["confidence"]},
             )
 
 
-def _limits(damage: Mapping[str, Any]) -> dict[str, Any]:
-    if damage["low"] is None:
-        return {}
-    return {key: round(damage[key], 6) for key in ("low", "high")} | {"confidence": damage["confidence"]}
-
-
 def _is_served(content: Mapping[str, Any], facts: HubFacts) -> bool:
-    """Returns whether vLLM is known to load such a checkpoint: one width of 4 or 8 bits, in blocks alone."""
     outside = (content["allocation"] or {"outside": ()})["outside"]
     plain = all(layer["bits"] is None for layer in outside)
     return plain and facts.widths.method == "compressed-tensors" and facts.widths.bits in ((4,), (8,))

@@ -1,27 +1,19 @@
 """A report as a section for a model card, in Markdown as GitHub and the Hub render it."""
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from fairbits.core.errors import InputError, count_of, printable
+from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
 from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.page import group_notes, templates
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.text.included_texts import udhr
 
-SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")
-"""Characters with a meaning in Markdown; an underscore within a word, as in heb_Hebr, has none."""
-FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")
-"""Characters that make a list or a heading at the beginning of a line."""
-LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)
-"""Where Markdown renderers turn an address in plain text into a link."""
-WORD_JOINER = "&#8288;"
-"""Invisible, after what would make a link: some renderers look for addresses after resolving escapes and entities."""
-ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 ROUNDED = "nearest rounding was better in "
 """Common text of notes on rows that GPTQ left unchanged: there are many, and they say little."""
 
@@ -46,7 +38,7 @@ def render_markdown(template: str, **values: Any) -> str:
     """Returns a template of Markdown with these values."""
     environment = templates(autoescape=False)
     environment.filters.update(
-        md=escape,
+        md=escape_markdown,
         interval=_interval,
         size=readable_size,
         count_of=count_of,
@@ -56,35 +48,19 @@ def render_markdown(template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def escape(text: str) -> str:
-    r"""Returns text escaped for Markdown and HTML, on one line; no address in it becomes a link.
-
-    >>> print(escape("a_b *c* <img> [d](e) | f"))
-    a_b \*c\* &lt;img&gt; \[d\](e) &#124; f
-    """
-    line = SPECIAL.sub(lambda match: "\\" + match[0], printable(text.strip()))
-    line = FIRST.sub(lambda match: f"{match[1] or ''}\\{match[2]}", line)
-    line = re.sub("[&<>|]", lambda match: ENTITIES[match[0]], line)
-    return LINK.sub(lambda match: match[0] + WORD_JOINER, line)
-
-
 def fence(words: Iterable[Any]) -> str:
     """Returns a command as a block of code, safe to paste into a shell."""
     return f"```bash\n{shlex.join(printable(str(word)) for word in words)}\n```"
 
 
 def _origin(content: Mapping[str, Any]) -> str:
-    """Returns a sentence on how the model was made; without a plan this is unknown."""
     provenance, model, allocation = content["provenance"], content["model"], content["allocation"]
     if provenance["policy"] is None or allocation is None:
         return f"{content['methods'][0]['name']}, compared with {model}; it is not known how it was made."
     name, settings = provenance["policy"]["name"], provenance["policy"]["settings"]
     mix, group = settings.get("mix"), settings.get("group")
-    parts = [
-        f"policy {name}" + (f" with the mix {mix}" if mix else ""),
-        _bits(allocation),
-        f"groups of {group}" if isinstance(group, int) else f"one scale per {group}",
-    ]
+    groups = f"groups of {group}" if isinstance(group, int) else f"one scale per {group}"
+    parts = [f"policy {name}" + (f" with the mix {mix}" if mix else ""), _bits(allocation), groups]
     for layer in allocation["outside"]:
         bits = "not quantized" if layer["bits"] is None else f"in {layer['bits']} bits"
         parts.append(f"{layer['role'].replace('_', ' ')} {bits}")
@@ -92,11 +68,6 @@ def _origin(content: Mapping[str, Any]) -> str:
 
 
 def _bits(allocation: Mapping[str, Any]) -> str:
-    """Returns the bits of the blocks.
-
-    >>> _bits({"bits": [[4, 4], [8, None]]}), _bits({"bits": [[4]]})
-    ('4 to 8 bits per weight', '4 bits per weight')
-    """
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     if not used:
         return "blocks not quantized"
@@ -112,13 +83,13 @@ def _calibration(provenance: Mapping[str, Any]) -> str:
 
 
 def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns every warning and fallback; of similar ones, the first and their number."""
     rounded = [note for note in notes if ROUNDED in note["text"]]
     groups = group_notes(note for note in notes if ROUNDED not in note["text"])
     if len(rounded) == 1:
         groups.append(rounded)
     lines = [
-        f"- {escape(first['text'])}" + (f" (and {len(rest)} more like it)" if rest else "") for first, *rest in groups
+        f"- {escape_markdown(first['text'])}" + (f" (and {len(rest)} more like it)" if rest else "")
+        for first, *rest in groups
     ]
     if len(rounded) > 1:
         lines.append(f"- {ROUNDED}some rows, and is kept there ({len(rounded)} such notes)")
@@ -126,17 +97,17 @@ def _notes(notes: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _remake_command(content: Mapping[str, Any]) -> list[Any] | None:
-    """Returns the command that makes the model again: from its run, otherwise from its plan; None without either."""
     provenance = content["provenance"]
     settings = provenance["run"]
     if settings is None:
         return None if provenance["policy"] is None else quantize_command(content)
     policy, *baselines = (method["name"] for method in content["methods"])
+    widths = settings.get("widths", ())
     values = {
         **{name: settings.get(name) for name in ("bits", "group", "embeddings")},
-        "languages": _languages(content),
+        "languages": _codes(content),
         "baselines": ",".join(baselines) or "none",
-        "widths": _listed(settings.get("widths", ())) or "none",
+        "widths": (",".join(map(str, widths)) if isinstance(widths, list | tuple) else str(widths)) or "none",
         **{name: settings.get(name) for name in ("tokens", "evaluation_tokens", "sequence", "seed")},
     }
     options = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value is not None}
@@ -156,7 +127,7 @@ def _evaluate_command(content: Mapping[str, Any]) -> list[Any]:
     options = {
         "--reference": content["model"],
         **_text_option(evaluation, evaluation["split"]),
-        "--languages": _languages(content),
+        "--languages": _codes(content),
         "--tokens": evaluation["budget"],
         "--sequence": evaluation["sequence"],
         "--seed": evaluation["seed"],
@@ -164,27 +135,17 @@ def _evaluate_command(content: Mapping[str, Any]) -> list[Any]:
     return ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
 
 
-def _languages(content: Mapping[str, Any]) -> str:
+def _codes(content: Mapping[str, Any]) -> str:
     return ",".join(sorted(language["code"] for language in content["languages"]))
 
 
-def _listed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
 def _text_option(text: Mapping[str, Any] | None, split: str) -> dict[str, str]:
-    """Returns the option for a user's text, with its path as given; the embedded declaration needs none."""
-    if text is None or _is_declaration(text["hashes"], split):
+    if text is None:
         return {}
+    with suppress(InputError):  # a language without a declaration
+        if dict(text["hashes"]) == udhr(text["hashes"]).hashes.get(split):
+            return {}
     return {"--text": text.get("source") or text["text"]}  # text that was made in Python has no path
-
-
-def _is_declaration(hashes: Mapping[str, str], split: str) -> bool:
-    """Returns whether the text is the embedded declaration; a user's text may have the same name."""
-    try:
-        return dict(hashes) == udhr(hashes).hashes.get(split)
-    except InputError:  # a language without a declaration
-        return False
 
 
 def _interval(estimate: Mapping[str, Any]) -> str:

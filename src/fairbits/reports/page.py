@@ -21,12 +21,10 @@ from fairbits.core.units import readable_size
 from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.headline import SAME_SIZE
 
-EARLY = "theme.js"
-"""Runs before anything is painted, so that a dark page does not flash."""
+EARLY = "theme.js"  # runs before anything is painted, so that a dark page does not flash
 SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "heatmaps.js", "curves.js", "main.js")
 """They share one scope, in this order."""
-DIGITS = 6
-"""Significant digits of a number in the page and its tables; report.json has all of them."""
+DIGITS = 6  # significant digits of a number in the page and its tables; report.json has all of them
 
 
 def page(content: Mapping[str, Any]) -> str:
@@ -49,11 +47,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def policy(scripts: Iterable[str]) -> str:
-    """Returns the Content-Security-Policy of a page: these scripts, its own style and drawn images, nothing else.
-
-    >>> policy(["1"])[:45]
-    "default-src 'none'; script-src 'sha256-a4ayc/"
-    """
+    """Returns the Content-Security-Policy of a page: these scripts, its own style and drawn images, nothing else."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -63,11 +57,7 @@ def policy(scripts: Iterable[str]) -> str:
 
 
 def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
-    """Returns notes in groups of those that differ only in their numbers.
-
-    >>> [len(group) for group in group_notes([{"text": "3 of 9 rows"}, {"text": "all"}, {"text": "1 of 9 rows"}])]
-    [2, 1]
-    """
+    """Returns notes in groups of those that differ only in their numbers."""
     groups: dict[str, list[Mapping[str, str]]] = {}
     for note in notes:
         groups.setdefault(re.sub(r"\S*\d\S*", "0", note["text"]), []).append(note)
@@ -75,23 +65,12 @@ def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, st
 
 
 def signed(value: float) -> str:
-    """Returns a number with four decimals and a typographic minus sign.
-
-    >>> signed(-0.00123)
-    '−0.0012'
-    """
+    """Returns a number with four decimals and a typographic minus sign."""
     return f"{value:.4f}".replace("-", "−")
 
 
 def change(number: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how a number has changed: in words, with a sign, and whether the change is significant.
-
-    The paired difference is used if there is one: it is more precise than two intervals.
-
-    >>> change({"after": {"value": 3, "low": 2, "high": 4}, "before": {"value": 4, "low": 3, "high": 5},
-    ...         "difference": {"value": -1, "low": -2, "high": -0.5}})
-    {'words': '25 % lower', 'sign': '▼', 'kind': 'less'}
-    """
+    """Returns how a number has changed, by the paired difference if there is one: in words and with a sign."""
     after, before, paired = number["after"], number["before"], number["difference"]
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"
@@ -107,17 +86,12 @@ def change(number: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(estimate: Mapping[str, Any]) -> tuple[float, float]:
-    """Returns the ends of the bar that shows an estimate: its limits, or its value if it has no interval.
-
-    >>> limits({"value": 3, "low": 2, "high": 4}), limits({"value": 3, "low": None, "high": None})
-    ((2, 4), (3, 3))
-    """
+    """Returns the ends of the bar that shows an estimate: its limits, or its value if it has no interval."""
     value, low, high = estimate["value"], estimate["low"], estimate["high"]
     return (value, value) if low is None else (low, high)
 
 
 def _shown(value: Any) -> Any:
-    """Returns the content with all text and keys printable, and numbers rounded for the page."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):
@@ -135,7 +109,6 @@ def _asset(path: str) -> str:
 
 @cache
 def _scripts() -> tuple[str, str, str]:
-    """Returns the early script, plotly, and the scripts of the page in one."""
     late = "\n".join(_asset(f"reports/templates/{name}") for name in SCRIPTS)
     return _asset(f"reports/templates/{EARLY}"), plotly_script(), late
 

@@ -13,8 +13,7 @@ from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
 
 UNKNOWN = "unknown"
-FIRST_SCALE = "divergence_bits_per_byte"
-"""The scale by which languages are ordered."""
+FIRST_SCALE = "divergence_bits_per_byte"  # the scale by which languages are ordered
 LOSS_SCALE = "loss_bits_per_byte"
 
 
@@ -39,11 +38,7 @@ def scale_name(measure: str, unit: str) -> str:
 
 
 def describe(code: str) -> dict[str, Any]:
-    """Returns names, script, family and direction of a language; a code that fairbits does not know stays a code.
-
-    >>> describe("heb_Hebr")["autonym"], describe("heb_Hebr")["right_to_left"], describe("x_X")["name"]
-    ('עברית', True, 'x_X')
-    """
+    """Returns names, script, family and direction of a language; a code that fairbits does not know stays a code."""
     language = language_from_code(code)
     return {
         "code": code,
@@ -91,7 +86,6 @@ def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, 
 
 
 def _contrasts(sources: Sources, scales: Mapping[str, tuple[str, str]]) -> dict[str, Contrast]:
-    """Returns how much more every language is damaged than under the baseline, on every scale."""
     before = sources.before
     if before is None:
         return {}
@@ -101,7 +95,6 @@ def _contrasts(sources: Sources, scales: Mapping[str, tuple[str, str]]) -> dict[
 
 
 def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
-    """Returns difference, Holm p value and verdict of a language on every scale; None without a baseline."""
     if not contrasts:
         return dict.fromkeys(("difference", "p_holm", "verdict"))
     significant = {scale: contrast.significant() for scale, contrast in contrasts.items()}
@@ -116,7 +109,6 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
 
 
 def _audited(code: str, audit: AuditFile | None) -> dict[str, Any]:
-    """Returns the audit's results for a language; None for each if it was not audited."""
     if audit is None or code not in audit.languages:
         return dict.fromkeys(("predicted", "trusted", "reference_loss", "kappa_weighted", "bytes_per_token"))
     language = audit.languages[code]

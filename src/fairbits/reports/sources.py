@@ -1,10 +1,8 @@
 """What a report is made from: scores and other saved results, and the files of a run that only a report reads."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
 from fairbits.auditing.audit_file import AuditFile
@@ -41,10 +39,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class RunFile:
-    """The content of run.json: the request, the versions, and notes.
-
-    `written` is the fingerprint of the quantized model, once it has been written.
-    """
+    """The content of run.json; `written` is the fingerprint of the quantized model, once it has been written."""
 
     fairbits: str
     versions: Mapping[str, str]
@@ -145,12 +140,12 @@ class Sources:
         for method in self.methods[1:]:
             self.after.check_same_text(method.scores)
             fingerprints[method.name] = method.scores.reference.fingerprint
-        if self.plan is not None:
-            fingerprints["the plan"] = self.plan.fingerprint
-        if self.audit is not None:
-            fingerprints["the audit"] = self.audit.model.fingerprint
-        if self.sweep is not None:
-            fingerprints["the sweep"] = self.sweep.fingerprint
+        parts = {
+            "the plan": self.plan,
+            "the audit": None if self.audit is None else self.audit.model,
+            "the sweep": self.sweep,
+        }
+        fingerprints |= {name: part.fingerprint for name, part in parts.items() if part is not None}
         for name, fingerprint in fingerprints.items():
             if fingerprint != self.after.reference.fingerprint:
                 raise InputError(
@@ -168,11 +163,4 @@ class Sources:
 
     @cached_property
     def contrast(self) -> Contrast | None:
-        """How much more every language is damaged than under the baseline, computed once."""
         return None if self.before is None else self.after.contrast(self.before)
-
-
-def digest(path: str | Path) -> str:
-    """Returns the SHA-256 of a file."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,18 +12,14 @@ from fairbits.core.checks import in_range, one_of, same_shape, whole
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.units import LEAST_DOCUMENTS, UNITS
 from fairbits.stats.intervals import Estimate, marginal
-from fairbits.stats.resample import EmptyResampleError, Replicates, generator, link_languages, no_replicates, replicate
+from fairbits.stats.resample import EmptyResampleError, Replicates, link_languages, no_replicates, replicate
 
 FRAME_UNITS = (*UNITS, "ratio", "per_item")
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageDraws:
-    """What the intervals of a frame are computed from.
-
-    `values` and `documents` are the damage and the number of documents of every language; `replicates` has the
-    languages with enough documents, and `refused` says why the others have none.
-    """
+    """What the intervals of a frame are computed from; `refused` says why a language has no `replicates`."""
 
     values: dict[str, float]
     documents: dict[str, int]
@@ -36,18 +32,15 @@ class LanguageDraws:
 
     @cached_property
     def limits(self) -> tuple[Floats, Floats]:
-        """The bootstrap-t limits of every language of `replicates`; infinite where an interval is unbounded."""
         return marginal(self.replicates, self.confidence)
 
     @cached_property
     def bounded(self) -> Replicates:
-        """The replicates of the languages that have an interval."""
         finite = _finite(self.limits)
         return self.replicates if finite.all() else self.replicates.select(np.flatnonzero(finite))
 
     @cached_property
     def without_interval(self) -> dict[str, str]:
-        """The languages for which no interval can be formed, and the reason for each."""
         unbounded = set(self.replicates.languages) - set(self.bounded.languages)
         reasons = self.refused | {
             lang: f"its {self.documents[lang]} documents vary too little: the interval is unbounded"
@@ -71,7 +64,6 @@ class DocumentRecords:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the records, and copies them so that they cannot be changed."""
         codes, ids = as_array("lang", self.lang), as_array("document", self.document)
         if codes.ndim != 1 or codes.dtype.kind != "U" or codes.size == 0:
             raise InputError(f"lang is {codes.dtype} of shape {codes.shape}; it must be a vector of language codes")
@@ -96,10 +88,7 @@ class DocumentRecords:
 
     @cached_property
     def draws(self) -> LanguageDraws:
-        """The resamples of every language, drawn once.
-
-        Languages with few documents are left out before documents are linked, so that they do not affect the others.
-        """
+        """The resamples of every language with enough documents; the others do not affect them."""
 
         def draw(kept: list[str]) -> Replicates:
             rows = np.flatnonzero(np.isin(self.lang, kept))
@@ -113,10 +102,7 @@ class DocumentRecords:
         return self._draw(values / weights, np.bincount(code), draw)
 
     def draw_jointly(self, baseline: "DocumentRecords") -> Replicates:
-        """Returns replicates of all languages twice: with this frame's values, then with the baseline's.
-
-        Languages that have no interval in one of the two are left out.
-        """
+        """Returns the replicates of languages with intervals in both frames: this frame's, then the baseline's."""
         order, match = self.pair(baseline)
         kept = self.draws.replicates.languages
         if not kept:
@@ -152,7 +138,6 @@ class DocumentRecords:
     def _draw(
         self, values: Floats, documents: NDArray[np.intp], draw: Callable[[list[str]], Replicates]
     ) -> LanguageDraws:
-        """Returns the draws; `draw` gives the replicates of the languages that have enough documents."""
         counts: dict[str, int] = dict(zip(self.languages, documents.tolist(), strict=True))
         refused = {
             lang: f"{count_of(n, 'document')}; an interval needs at least {LEAST_DOCUMENTS}"
@@ -175,7 +160,6 @@ class DocumentRecords:
         return LanguageDraws(by_language, counts, replicates, refused, self.confidence)
 
     def _replicate(self, rows: NDArray[np.intp], kept: Sequence[str], *, values: Sequence[Floats]) -> Replicates:
-        """Returns the replicates of these rows, once for each of `values`: the languages then come several times."""
         lang = np.unique(self.lang[rows], return_inverse=True)[1]
         document = np.unique(self.document[rows], return_inverse=True)[1]
         times = len(values)
@@ -185,7 +169,7 @@ class DocumentRecords:
             values=np.concatenate(values),
             weights=np.tile(self.weights[rows], times),
         )
-        return replicate(linked, tuple(kept) * times, resamples=self.resamples, rng=generator(self.seed))
+        return replicate(linked, tuple(kept) * times, resamples=self.resamples, rng=np.random.default_rng(self.seed))
 
     def _order(self) -> NDArray[np.intp]:
         return np.lexsort((self.document, self.lang))

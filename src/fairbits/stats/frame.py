@@ -32,16 +32,12 @@ from fairbits.stats.worst_language import (
 if TYPE_CHECKING:
     import pandas
 
-NAMED = 5
-"""Languages that a note names at most."""
+NAMED = 5  # languages that a note names at most
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """The damage of one frame minus the damage of another, per language, with p values and Holm-adjusted p values.
-
-    A language without an interval is not tested: its p is 1, and Holm's correction does not count it.
-    """
+    """The damage of one frame minus another's, per language, with p and Holm's p; 1 without an interval."""
 
     differences: dict[str, Estimate]
     p: dict[str, float]
@@ -50,11 +46,8 @@ class Contrast:
     def significant(self, level: float = 0.05) -> dict[str, Estimate]:
         """Returns the differences whose Holm-adjusted p is below the level."""
         level = in_range("level", level, above=0, below=1)
-        return {
-            code: difference
-            for code, difference in self.differences.items()
-            if difference.value and self.p_holm[code] < level
-        }
+        chosen = (code for code, gap in self.differences.items() if gap.value and self.p_holm[code] < level)
+        return {code: self.differences[code] for code in chosen}
 
     def worse(self, level: float = 0.05) -> dict[str, Estimate]:
         """Returns the significant differences above 0: the languages that are damaged more, and by how much."""
@@ -75,21 +68,11 @@ class LanguageFrame(DocumentRecords, Shown):
     """Damage of each language, v_λ = Σ values / Σ weights over its documents, with one shared bootstrap.
 
     Each record is one document in one language. The same document id in several languages means parallel
-    text; such documents are resampled jointly. All results use the same replicates, which are drawn once
-    from `seed`. Assumes independent documents.
+    text; such documents are resampled jointly. Documents are assumed to be independent.
 
     A language with fewer than 5 documents has no interval, nor has one whose interval would be unbounded
     (`without_interval` has the reasons). It keeps its estimate, and is left out of worst, best, mean and gap. If no
     language has an interval, these are plain numbers of all languages, without an interval.
-
-    >>> rng = np.random.default_rng(0)
-    >>> lang, document = np.repeat(["deu", "heb"], 50), np.tile(np.arange(50), 2)
-    >>> bits = rng.normal(np.repeat([3, 9], 50))
-    >>> frame = LanguageFrame(lang, document, values=bits, weights=np.full(100, 100))
-    >>> print(frame.by_language()["heb"])
-    0.0903 [0.0875, 0.0932] (n=50)
-    >>> print(frame.gap())
-    0.0590 [0.0544, 0.0631] (n=50)
     """
 
     @classmethod
@@ -105,8 +88,7 @@ class LanguageFrame(DocumentRecords, Shown):
     ) -> "LanguageFrame":
         """Returns the frame of a damage given in nats per document: added loss or divergence.
 
-        bits_per_byte: nats / (ln 2 · bytes), comparable across languages; nats_per_token: nats / tokens;
-        nats_per_section: nats / documents, comparable where they are the same content in every language.
+        bits_per_byte: nats / (ln 2 · bytes); nats_per_token: nats / tokens; nats_per_section: nats / documents.
         """
         values = finite_array("nats", nats, ndim=1)
         weights = nonnegative_array("size_bytes", size_bytes, ndim=1)
@@ -128,7 +110,6 @@ class LanguageFrame(DocumentRecords, Shown):
 
     @property
     def replicates(self) -> Replicates:
-        """The bootstrap replicates of the languages with enough documents; drawn once."""
         return self.draws.replicates
 
     @property
@@ -137,11 +118,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return self.draws.bounded
 
     def by_language(self, *, simultaneous: bool = False) -> dict[str, Estimate]:
-        """Returns the damage of each language; n is its number of documents.
-
-        The limits are bootstrap-t limits of each language by itself; with `simultaneous` they are max-T limits,
-        which hold for all languages at once.
-        """
+        """Returns the damage of each language with bootstrap-t limits, or max-T limits that hold for all at once."""
         drawn = self.bounded if simultaneous else self.replicates
         low, high = simultaneous_limits(drawn, self.confidence) if simultaneous else self.draws.limits
         numbers = zip(drawn.languages, drawn.value, low, high, drawn.documents, strict=True)
@@ -157,10 +134,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return self.by_language()[lang]
 
     def worst(self) -> tuple[str, Estimate]:
-        """Returns the most damaged language and an estimate of the largest damage, corrected for selection.
-
-        The value is below the estimate of that language by itself: see `fairbits.stats.worst_language`.
-        """
+        """Returns the most damaged language, and the largest damage corrected for selection (see `worst_language`)."""
         return worst_language(self.bounded, self.confidence) if self.bounded.languages else self._extreme(max)
 
     def best(self) -> tuple[str, Estimate]:
@@ -171,23 +145,17 @@ class LanguageFrame(DocumentRecords, Shown):
         """Returns the unweighted mean damage of the languages; n is the number of distinct documents."""
         size = len(self.bounded.languages)
         if not size:
-            return self._over_all(float(np.mean(self._values)))
+            return self._over_all(float(np.mean(list(self.draws.values.values()))))
         value, low, high = combination(self.bounded, np.full(size, 1 / size), self.confidence)
         return estimate_within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
 
     def mean_p(self) -> float:
-        """Returns the two-sided p of a mean of 0: below 0.05 where the 95 % interval of `mean` excludes 0.
-
-        It is 1 if no language has an interval.
-        """
+        """Returns the two-sided p of a mean of 0, as `mean` has intervals; 1 if no language has an interval."""
         size = len(self.bounded.languages)
         return combination_p(self.bounded, np.full(size, 1 / size)) if size else 1.0
 
     def gap(self) -> Estimate:
-        """Returns the worst minus the best damage, corrected for noise; n is the number of distinct documents.
-
-        If fewer than 2 of several languages have an interval, it is the plain difference over all, without an interval.
-        """
+        """Returns the worst minus the best damage, corrected for noise; n is the number of distinct documents."""
         return self._range("shrinkage")
 
     def plain_gap(self) -> Estimate:
@@ -195,10 +163,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return self._range("naive")
 
     def ratio(self) -> Estimate:
-        """Returns the worst divided by the best damage: exp of the bias-corrected range of log damage.
-
-        Raises if the interval of the best language reaches 0, because the ratio is then unbounded.
-        """
+        """Returns the worst divided by the best damage: exp of the bias-corrected range of log damage."""
         lang, best = self.best()
         if best.low <= 0:
             raise InputError(
@@ -211,14 +176,13 @@ class LanguageFrame(DocumentRecords, Shown):
     def spread(self) -> Estimate:
         """Returns the standard deviation of true damage between languages; n is their number."""
         if self._too_few_to_compare:
-            return Estimate.without_interval(float(np.std(self._values, ddof=1)), len(self.languages), self.confidence)
+            return Estimate.without_interval(
+                float(np.std(list(self.draws.values.values()), ddof=1)), len(self.languages), self.confidence
+            )
         return random_effects_sd(self.bounded, self.confidence)
 
     def minus(self, baseline: "LanguageFrame") -> "LanguageFrame":
-        """Returns the frame of this damage minus the baseline's, paired by document; positive values are worse.
-
-        Both frames must have the same documents with the same weights.
-        """
+        """Returns the frame of this damage minus the baseline's, paired by document; positive values are worse."""
         order, match = self.pair(instance("the baseline", baseline, LanguageFrame))
         return replace(
             self,
@@ -229,10 +193,7 @@ class LanguageFrame(DocumentRecords, Shown):
         )
 
     def worst_minus(self, baseline: "LanguageFrame") -> Estimate:
-        """Returns the largest damage minus the baseline's, each in its own worst language, paired by document.
-
-        Both are corrected for selection, as in `worst`; the interval covers whichever languages are the worst.
-        """
+        """Returns the largest damage minus the baseline's, each in its worst language, corrected for selection."""
         joint = self.draw_jointly(instance("the baseline", baseline, LanguageFrame))
         if not joint.languages:
             return self._over_all(self.worst()[1].value - baseline.worst()[1].value)
@@ -257,7 +218,6 @@ class LanguageFrame(DocumentRecords, Shown):
         )
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with the damage of every language, its limits and its number of documents, worst first."""
         damage = self.by_language()
         order = worst_first(damage)
         columns: dict[str, list[Any]] = {"language": order}
@@ -266,11 +226,9 @@ class LanguageFrame(DocumentRecords, Shown):
         return data_frame(columns, index="language")
 
     def plot(self, title: str = "Damage of every language") -> Figure:
-        """Returns a figure of the damage of every language, worst first, which a notebook shows."""
         return figure_of_series({"damage": self.by_language()}, title=title, unit=self.unit)
 
     def tables(self) -> list[Table]:
-        """Returns the damage of every language, then worst, mean and gap."""
         damage, (worst, most) = self.by_language(), self.worst()
         rows = tuple((code, *cells(damage[code]), str(damage[code].n)) for code in worst_first(damage))
         title = f"Damage in {self.unit.replace('_', ' ')} with {self.confidence:.0%} intervals over documents"
@@ -278,17 +236,12 @@ class LanguageFrame(DocumentRecords, Shown):
         return [Table(title, ("language", "damage", "low", "high", "documents"), rows, (summary,))]
 
     @property
-    def _values(self) -> list[float]:
-        return list(self.draws.values.values())
-
-    @property
     def _too_few_to_compare(self) -> bool:
-        """Whether there are several languages, but not two with an interval."""
         return len(self.bounded.languages) < 2 <= len(self.languages)
 
     def _range(self, method: str) -> Estimate:
         if self._too_few_to_compare:
-            return self._over_all(float(np.ptp(self._values)))
+            return self._over_all(float(np.ptp(list(self.draws.values.values()))))
         return bias_corrected_range(self.bounded, self.confidence, method=method)
 
     def _extreme(self, choose: Callable[..., str]) -> tuple[str, Estimate]:
@@ -296,7 +249,6 @@ class LanguageFrame(DocumentRecords, Shown):
         return lang, self.draws.plain(lang)
 
     def _over_all(self, value: float) -> Estimate:
-        """Returns a number over all languages and documents, without an interval."""
         return Estimate.without_interval(value, len(np.unique(self.document)), self.confidence)
 
 
@@ -351,6 +303,5 @@ def why_none_over_languages(frame: LanguageFrame) -> str:
 
 
 def _listed(codes: list[str]) -> str:
-    """Returns the first codes, and how many more there are."""
     more = len(codes) - NAMED
     return ", ".join(codes[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -40,11 +40,6 @@ class Estimate:
 
     If no interval can be formed, it is (−∞, ∞), which is null in JSON, and `bounded` is False. No decision that
     compares a limit with a number is then made by mistake: such an interval excludes nothing.
-
-    >>> print(Estimate(0.0321, 0.0288, 0.0359, 40))
-    0.0321 [0.0288, 0.0359] (n=40)
-    >>> print(Estimate.without_interval(0.0321, 2))
-    0.0321 (no interval, n=2)
     """
 
     value: float
@@ -58,7 +53,6 @@ class Estimate:
         return cls(value, -math.inf, math.inf, n, confidence)
 
     def __post_init__(self) -> None:
-        """Checks that the numbers are finite and ordered, or that there is no interval at all."""
         limits = (self.low, self.high)
         if not all(isinstance(limit, float) for limit in limits) or limits != (-math.inf, math.inf):
             object.__setattr__(self, "low", in_range("low", self.low))
@@ -81,11 +75,7 @@ class Estimate:
         return math.isfinite(self.low)
 
     def transform(self, function: Callable[[float], float]) -> "Estimate":
-        """Returns the estimate of a monotonic function of the number.
-
-        >>> print(Estimate(2.0, 1.0, 4.0, 40).transform(lambda x: 1 / x))
-        0.5000 [0.2500, 1.0000] (n=40)
-        """
+        """Returns the estimate of a monotonic function of the number."""
         value = float(function(self.value))
         if not self.bounded:
             return replace(self, value=value)
@@ -93,7 +83,6 @@ class Estimate:
         return replace(self, value=value, low=low, high=high)
 
     def excludes(self, x: float) -> bool:
-        """Returns whether x is outside the closed interval."""
         return x < self.low or x > self.high
 
     def to_dict(self) -> dict[str, float | int | None]:
@@ -120,13 +109,7 @@ def studentised(deviation: Floats, error: Floats) -> Floats:
 
 
 def order_quantile(t: Floats, level: float) -> Floats:
-    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis.
-
-    Nothing is interpolated, so infinite values are allowed. The quantile is infinite if they are too many.
-
-    >>> order_quantile(np.arange(99.0), 0.95).item()
-    94.0
-    """
+    """Returns the order statistic of rank ⌈level·(B+1)⌉ along the first axis; never interpolated, may be infinite."""
     count = t.shape[0]
     rank = int(np.clip(np.ceil(round(level * (count + 1), 9)) - 1, 0, count - 1))
     quantile: Floats = np.asarray(np.partition(t, rank, axis=0)[rank])
@@ -168,11 +151,7 @@ def combination(replicates: Replicates, coefficients: Floats, confidence: float)
     value, error, t = _combined(replicates, coefficients)
     if error == 0:
         return value, value, value
-    return (
-        value,
-        value - float(order_quantile(t, level)) * error,
-        value + float(order_quantile(-t, level)) * error,
-    )
+    return (value, value - float(order_quantile(t, level)) * error, value + float(order_quantile(-t, level)) * error)
 
 
 def combination_p(replicates: Replicates, coefficients: Floats) -> float:
@@ -207,9 +186,6 @@ def holm(pvalues: ArrayLike) -> Floats:
     """Returns the p values adjusted by Holm's step-down method, in the given order.
 
     p̃₍ᵢ₎ = max_{j≤i} min(1, (m−j+1) p₍ⱼ₎); family-wise error is controlled under any dependence.
-
-    >>> holm([0.01, 0.04, 0.03]).tolist()
-    [0.03, 0.06, 0.06]
     """
     # statsmodels' multipletests gives the same, but collects garbage at every call: half a second next to a model
     p = np.asarray(pvalues, dtype=np.float64)

@@ -18,12 +18,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
-
-Rng = np.random.Generator | int
-"""A generator, or the whole number that seeds one."""
 
 
 class EmptyResampleError(InputError):
@@ -103,11 +99,6 @@ def link_languages(
     """Returns the connected components of the graph that links languages by common documents.
 
     `lang` and `document` are codes 0, 1, … of each record; a (lang, document) pair occurs once.
-
-    >>> import numpy as np
-    >>> lang, document = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2])
-    >>> [group.columns.tolist() for group in link_languages(lang, document, values=np.ones(5), weights=np.ones(5))]
-    [[0, 1], [2]]
     """
     size = int(lang.max()) + 1
     total = size + int(document.max()) + 1
@@ -153,17 +144,6 @@ def replicate(
         documents[at] = count
     clusters = sum(len(group.values) for group in linked)
     return Replicates(tuple(languages), value, error, deviation, replicate_error, correlation, documents, clusters)
-
-
-def generator(rng: Rng) -> np.random.Generator:
-    """Returns the generator itself, or a new one seeded with a whole number.
-
-    >>> int(generator(0).integers(100))
-    85
-    """
-    if isinstance(rng, np.random.Generator):
-        return rng
-    return np.random.default_rng(whole("rng", rng, least=0))
 
 
 def _residuals(group: LinkedLanguages, value: Floats) -> Floats:

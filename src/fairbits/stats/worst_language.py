@@ -24,8 +24,7 @@ from fairbits.core.errors import InputError
 from fairbits.stats.intervals import Estimate, estimate_within, marginal, order_quantile, reach, studentised
 from fairbits.stats.resample import Replicates
 
-ROUNDING = 1e-6
-"""A standard error of a difference below this share of the errors of its parts is 0 up to rounding."""
+ROUNDING = 1e-6  # a standard error of a difference below this share of the errors of its parts is 0 up to rounding
 
 
 def worst_language(replicates: Replicates, confidence: float = 0.95) -> tuple[str, Estimate]:

@@ -20,11 +20,7 @@ APOSTROPHES = str.maketrans(dict.fromkeys("’ʼ‘ʻ`", "'"))
 
 @dataclass(frozen=True)
 class Language:
-    """A language in one script.
-
-    `family` is the top-level family in Glottolog; creoles go with the language most of their words come from, a
-    language without relatives is its own family. What is not known of a language outside the catalog is "".
-    """
+    """A language in one script; `family` is its family in Glottolog. What is not known of it is ""."""
 
     code: str
     iso639_3: str
@@ -52,8 +48,7 @@ def catalog() -> tuple[Language, ...]:
     return tuple(Language(*row) for row in _table()["languages"])
 
 
-Meanings = dict[str, str]
-"""The codes of the languages that a name may stand for, each with the reason."""
+Meanings = dict[str, str]  # the codes of the languages that a name may stand for, each with the reason
 
 
 def catalog_meanings(name: str) -> Meanings:
@@ -107,7 +102,6 @@ def _subtag(language: Language) -> str:
 
 
 def _without_region(folded: str) -> Meanings:
-    """Returns what a BCP-47 tag stands for without its region; none if that region uses another script."""
     tag = re.fullmatch(r"([a-z]{2,3}(?:-[a-z]{4})?)-([a-z]{2}|[0-9]{3})", folded)
     if tag is None or folded in other_scripts():
         return {}

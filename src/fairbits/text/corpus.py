@@ -26,10 +26,6 @@ class Corpus:
     split has the same content in every language. `notes` report what was left out when it was made. `source` is the
     path that the text was read from, as it was given; None if it was not read from files. A corpus of speech has
     `clips` by split and language, one for each document, which is the transcript of the clip.
-
-    >>> corpus = Corpus("greetings", {"fra": ["Bonjour."], "heb": ["שלום."]}, {"fra": ["Merci !"], "heb": ["תודה!"]})
-    >>> [language.name for language in corpus.languages], corpus.size("heb_Hebr", "calibration")
-    (['French', 'Hebrew'], 9)
     """
 
     name: str
@@ -57,7 +53,6 @@ class Corpus:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields, with the documents as dictionaries, which can be pickled."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         return state | {split: dict(self.split(split)) for split in SPLITS}
 
@@ -71,17 +66,13 @@ class Corpus:
 
     @cached_property
     def hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """The SHA-256 of the documents of each split and language, each document preceded by its length.
-
-        The SHA-256 of a clip follows its document.
-        """
+        """The SHA-256 of the documents (with lengths before, clips after each) of each split and language."""
         return {
             split: {code: _sha256(texts, self.language_clips(code, split)) for code, texts in self.split(split).items()}
             for split in SPLITS
         }
 
     def split(self, name: str) -> Documents:
-        """Returns the documents of a split, "calibration" or "evaluation"."""
         return self.calibration if one_of("split", name, SPLITS) == "calibration" else self.evaluation
 
     def language_clips(self, code: str, split: str) -> tuple[Clip, ...]:
@@ -92,7 +83,6 @@ class Corpus:
         return sum(len(document.encode()) for document in self.split(split)[code])
 
     def restrict(self, languages: Iterable[str]) -> "Corpus":
-        """Returns the corpus with these languages alone, in this order."""
         codes = [language.code for language in find_languages(languages, user_codes=self.calibration)]
         missing = [code for code in codes if code not in self.calibration]
         if missing:
@@ -123,8 +113,7 @@ class Corpus:
     def deduplicate(self) -> "Corpus":
         """Returns the corpus without calibration documents that are also evaluation documents of their language.
 
-        Two documents are the same if they agree after folding case and white space. In a parallel corpus, a document
-        that is left out in one language is left out in all, so that they stay aligned.
+        Case and white space do not matter. What is left out in one language of a parallel corpus is left out in all.
         """
         shared = {code: _shared(texts, self.evaluation[code]) for code, texts in self.calibration.items()}
         if self.parallel:
@@ -199,7 +188,6 @@ def _sha256(documents: tuple[str, ...], clips: tuple[Clip, ...]) -> str:
 
 
 def _shared(calibration: Iterable[str], evaluation: Iterable[str]) -> frozenset[int]:
-    """Returns the positions of the calibration documents that are evaluation documents too."""
     evaluated = set(map(_fingerprint, evaluation))
     return frozenset(i for i, document in enumerate(calibration) if _fingerprint(document) in evaluated)
 

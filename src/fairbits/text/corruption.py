@@ -10,18 +10,13 @@ import unicodedata
 from fairbits.text.documents import seeded_hash
 
 SENTENCE_END = re.compile(r"(?<=[.!?…।॥።؟։။។])\s+|(?<=[。！？])\s*|\n+")
-SHORTEST, LONGEST = 20, 400
-"""Characters of a sentence that is used; one of Han, kana or hangul may have half as many."""
+SHORTEST, LONGEST = 20, 400  # characters of a sentence that is used; one of Han, kana or hangul may have half as many
 FEWEST_WORDS, FEWEST_CHARACTERS = 4, 6
 DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def sentences(document: str) -> list[str]:
-    """Returns the sentences of a document that are neither short nor long.
-
-    >>> sentences("Everyone has the right to life. Yes! 人人生而自由，在尊严和权利上一律平等。")
-    ['Everyone has the right to life.', '人人生而自由，在尊严和权利上一律平等。']
-    """
+    """Returns the sentences of a document that are neither short nor long."""
     parts = (part.strip() for part in SENTENCE_END.split(document))
     return [part for part in parts if SHORTEST / (2 if DENSE.search(part) else 1) <= len(part) <= LONGEST]
 
@@ -41,7 +36,6 @@ def corrupt(sentence: str, *, seed: int = 0) -> str | None:
 
 
 def _exchanged(parts: list[str], joint: str, sentence: str, seed: int) -> str | None:
-    """Returns the parts with two neighbours exchanged that differ, not the first nor the last."""
     able = [i for i in range(1, len(parts) - 2) if _fold(parts[i]) != _fold(parts[i + 1])]
     if not able or (not joint and len(parts) < FEWEST_CHARACTERS):
         return None
@@ -50,7 +44,6 @@ def _exchanged(parts: list[str], joint: str, sentence: str, seed: int) -> str | 
 
 
 def _characters(sentence: str) -> list[str]:
-    """Returns the characters, each with the marks that belong to it."""
     characters: list[str] = []
     for character in sentence:
         is_mark = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")

@@ -1,7 +1,6 @@
-"""The language of a text, among given languages.
+"""The language of a text among given ones, by py3langid, a naive Bayes classifier over byte n-grams.
 
-The detector is py3langid, a naive Bayes classifier over byte n-grams, restricted to these languages. Its accuracy:
-`docs/languages.md`, written by `benchmarks/detection.py`.
+Its accuracy: `docs/languages.md`, written by `benchmarks/detection.py`.
 """
 
 import copy
@@ -39,11 +38,7 @@ class Detection:
 
 
 class Detector:
-    """Detects the language of a text among given ones; safe to share between threads.
-
-    >>> Detector(["en", "he", "fr"]).detect("שלום עולם").language.name
-    'Hebrew'
-    """
+    """Detects the language of a text among given ones; safe to share between threads."""
 
     def __init__(self, languages: Iterable[str]) -> None:
         self.languages = find_languages(languages)
@@ -83,7 +78,6 @@ def undetectable_notes(languages: Iterable[Language]) -> tuple[str, ...]:
 
 @cache
 def _identifier() -> Any:
-    """Returns py3langid's model with all its languages: about 0.6 s, once."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # type: ignore[import-untyped]
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -94,7 +88,6 @@ def _label(language: Language) -> str:
 
 
 def _by_label(languages: Iterable[Language]) -> dict[str, Language]:
-    """Returns the languages by their labels in py3langid; raises if one has no label, or two have the same."""
     unknown = [language for language in languages if language not in detectable_languages()]
     if unknown:
         raise InputError(

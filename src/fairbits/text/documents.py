@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from fairbits.core.checks import in_range, whole
 from fairbits.core.errors import InputError
 
-Documents = Mapping[str, tuple[str, ...]]
-"""The documents of each language, by its code."""
+Documents = Mapping[str, tuple[str, ...]]  # the documents of each language, by its code
 
-INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")
-"""Unicode categories of characters that print nothing."""
-NAMED = 5
-"""How many blank lines a note lists by number."""
+INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")  # unicode categories of characters that print nothing
+NAMED = 5  # how many blank lines a note lists by number
 
 
 def clean(text: str) -> str:
@@ -33,11 +30,7 @@ def encodable(text: str) -> bool:
 
 
 def fold_text(text: str) -> str:
-    """Returns the text with case and white space folded; documents that agree then count as the same.
-
-    >>> fold_text("Tous  les\\nÊtres") == fold_text("tous les êtres")
-    True
-    """
+    """Returns the text with case and white space folded; documents that agree then count as the same."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -51,8 +44,7 @@ def split_documents(
 ) -> tuple[Documents, Documents]:
     """Returns the calibration documents and the evaluation documents, each in their old order.
 
-    A hash of seed and content decides, so that equal documents get into the same split; in a parallel corpus it is a
-    hash of seed and position. Each split gets at least one document where there are two.
+    A hash of seed and content decides, or of seed and position in a parallel corpus: equal documents stay together.
     """
     share = in_range("evaluation_share", evaluation_share, least=0.0, most=1.0)
     whole("seed", seed, least=0)
@@ -71,10 +63,7 @@ def split_documents(
 
 @dataclass
 class Collector:
-    """The documents of one language as they are read, including blank ones, up to `limit` bytes.
-
-    `source` names them in messages; `seen` counts all documents, `size` the bytes of those that are kept.
-    """
+    """The documents of one language as they are read, up to `limit` bytes; `seen` counts those left out as well."""
 
     source: str
     limit: int
@@ -84,7 +73,6 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """Whether documents have been left out because of the limit."""
         return self.seen > len(self.documents)
 
     def add(self, text: str) -> None:

@@ -31,7 +31,6 @@ def read_dataset(
 
     `lang` is the column that names the language, where all languages are in one table. Without it, each language is a
     configuration of the dataset, called as the language is given here or as a mapping says: {"fra": "20231101.fr"}.
-    Rows are streamed; at most `limit` bytes per language are kept, and a note says where text was left out.
     """
     configurations = dict(languages) if isinstance(languages, Mapping) else {name: name for name in languages}
     requested = requested_languages(configurations)

@@ -1,13 +1,9 @@
-"""The two parallel texts that come with fairbits: the Universal Declaration of Human Rights and the LibreOffice help.
+"""The two parallel texts that come with fairbits: archives with a member per language, blank lines between documents.
 
-Each is an archive with one member per language and a blank line between documents.
-
-`assets/udhr.zip`, written by `data/build_udhr.py`, is the default text: over 300 languages, aligned by section. A
-document is a section: the preamble or one of the 30 articles.
-
-`assets/help/help.zip`, written by `data/build_help_text.py`, has paragraphs of the help of LibreOffice in 30 languages,
-aligned by document; MPL-2.0, see `assets/help`. A document is made of paragraphs of one help page, or of neighbouring
-pages of one module. Calibration and evaluation documents come from different pages.
+`assets/udhr.zip`, written by `data/build_udhr.py`, is the default: the Universal Declaration of Human Rights in over
+300 languages. A document is its preamble or one of its 30 articles. `assets/help/help.zip`, written by
+`data/build_help_text.py`, has paragraphs of the help of LibreOffice in 30 languages (MPL-2.0, see `assets/help`).
+Calibration and evaluation documents come from different pages.
 """
 
 import io
@@ -23,8 +19,7 @@ from fairbits.text.documents import Documents
 from fairbits.text.language_codes import find_languages
 
 UDHR_ARCHIVE, HELP_ARCHIVE = "udhr.zip", "help/help.zip"
-SECTIONS = 31
-"""The preamble is section 0; article n is section n."""
+SECTIONS = 31  # the preamble is section 0; article n is section n
 CALIBRATION = (0, 1, 2, 4, 7, 10, 13, 16, 19, 22, 25, 28)
 """The preamble, every third article, and article 2: half of the bytes. No sentence of theirs is in the others."""
 EVALUATION = tuple(section for section in range(SECTIONS) if section not in CALIBRATION)
@@ -40,13 +35,7 @@ HELP_SOURCE = (
 def udhr(languages: Iterable[str] | None = None) -> Corpus:
     """Returns the declaration in these languages, or in every language that has all 31 sections.
 
-    The same sections are calibration text in every language; the others are evaluation text. A few translations, such
-    as the Amharic one, have no preamble: if one of them is chosen, the preamble is left out in all languages, and a
-    note says so.
-
-    >>> corpus = udhr(["eng", "heb"])
-    >>> len(corpus.calibration["heb_Hebr"]), len(corpus.evaluation["heb_Hebr"])
-    (12, 19)
+    A few translations, such as the Amharic one, have no preamble: with one of them, it is left out in all languages.
     """
     complete = (language for language in udhr_languages() if udhr_sections(language.code)[0])
     chosen = tuple(complete) if languages is None else find_languages(languages)
@@ -80,15 +69,7 @@ def udhr_sections(code: str) -> tuple[str, ...]:
 
 
 def help_text(languages: Iterable[str] | None = None) -> Corpus:
-    """Returns the help in these languages, or in every language that has all documents.
-
-    Four languages lack some documents: if one of them is chosen, these are left out in all languages, and a note says
-    so.
-
-    >>> corpus = help_text(["deu", "fin"])
-    >>> len(corpus.calibration["fin_Latn"]), len(corpus.evaluation["fin_Latn"])
-    (92, 64)
-    """
+    """Returns the help in these languages, or in all that have every document; what one lacks is left out."""
     complete = (
         language for language in help_languages() if all(all(_help_documents(language.code, split)) for split in SPLITS)
     )
@@ -120,11 +101,7 @@ def help_languages() -> tuple[Language, ...]:
 
 
 def keep_complete(documents: Documents) -> tuple[Documents, str]:
-    """Returns the documents that every language has, and the names of the languages that lack others.
-
-    >>> keep_complete({"eng_Latn": ("One.", "Two."), "amh_Ethi": ("", "ሁለት።")})
-    ({'eng_Latn': ('Two.',), 'amh_Ethi': ('ሁለት።',)}, 'Amharic (amh_Ethi)')
-    """
+    """Returns the documents that every language has, and the names of the languages that lack others."""
     complete = [all(texts) for texts in zip(*documents.values(), strict=True)]
     kept = {
         code: tuple(text for text, whole in zip(texts, complete, strict=True) if whole)
@@ -139,14 +116,12 @@ def _help_documents(code: str, split: str) -> tuple[str, ...]:
 
 
 def _related(languages: Iterable[Language]) -> str:
-    """Returns the end of a sentence that names languages of nearly the same name which have a declaration."""
     heads = {_head(language) for language in languages}
     related = [str(language) for language in udhr_languages() if _head(language) in heads]
     return f"; related: {', '.join(related)}" if related else ""
 
 
 def _head(language: Language) -> str:
-    """Returns the part of a name that Northern and Southern Pashto, or Kashmiri in two scripts, have in common."""
     return language.name.split(" (")[0].split()[-1]
 
 
@@ -162,5 +137,4 @@ def _archived_languages(asset: str, folder: str = "") -> tuple[Language, ...]:
 
 
 def _archived_documents(asset: str, member: str) -> tuple[str, ...]:
-    """Returns the documents of one member; a document that the language lacks is empty."""
     return tuple(_archive(asset).read(f"{member}.txt").decode().split("\n\n"))

@@ -1,7 +1,6 @@
 """The language that a name or code stands for: in the catalog, in the IANA registry, or in text of the user.
 
-Tags that the catalog does not have, BCP-47 and ISO 639, are read with the IANA registry of langcodes. Importing
-langcodes and reading its registry takes a few tenths of a second, so both wait until a tag needs them.
+langcodes and its registry take a few tenths of a second to load, so both wait until a tag needs them.
 """
 
 import difflib
@@ -16,38 +15,25 @@ from fairbits.core.checks import instance, sequence
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import Language, by_code, catalog_meanings, codes, fold, names, other_scripts
 
-LONGEST = 64
-"""Characters of the longest tag or name that is accepted."""
+LONGEST = 64  # characters of the longest tag or name that is accepted
 LONGEST_VARIETY = LONGEST - len("deu_Latn-")
 USER_CODE = re.compile(rf"[^\W\d_]([\w-]{{0,{LONGEST - 2}}}\w)?")
 """Letters, digits, hyphens and underscores; a letter first, no hyphen last. Safe in a path, a list and a terminal."""
-PRIVATE_USE = re.compile("q[a-t][a-z]")
-"""The codes that ISO 639 leaves to private use."""
+PRIVATE_USE = re.compile("q[a-t][a-z]")  # the codes that ISO 639 leaves to private use
 NO_USUAL_SCRIPT = frozenset({"mis", "mul", "und", "zxx"})
 """Codes for text of several languages, of an unknown one or of none."""
-CATALOG_SCRIPTS = {"Kore": "Hang"}
-"""Names of scripts in FLORES-200, and so in the catalog, that differ from CLDR's."""
+CATALOG_SCRIPTS = {"Kore": "Hang"}  # names of scripts in FLORES-200, and so in the catalog, that differ from CLDR's
 SUGGESTIONS = 5
 LONGEST_SHOWN = 60
-MISSPELT = 0.85
-"""An unknown name with at least this similarity to a known one is treated as a misspelling."""
+MISSPELT = 0.85  # an unknown name with at least this similarity to a known one is treated as a misspelling
 CODE_SHAPED = re.compile("[A-Za-z]{2,3}([-_][A-Z][a-z]{3})?")
 """Names that look like a code; those that are not registered, such as the regions jp and cz, are refused."""
-RESERVED = frozenset({"base"})
-"""What overlays call the shared base."""
+RESERVED = frozenset({"base"})  # what overlays call the shared base
 
 
 @dataclass(frozen=True)
 class Tag:
-    """The parts of a valid tag, and what the registry says of them.
-
-    `subtag`   the shortest code of the language ("de"), `iso639_3` the one of three letters ("deu")
-    `script`   the script that the tag names, or the usual one; "" if neither is known
-    `usual`    whether that is the usual script of the language, or none is known
-    `region`   the region that the tag names, or ""
-    `variety`  variants and private subtags ("1996", "x-mine"), or ""
-    `name`     the English name, with script and variety where they are not the usual ones
-    """
+    """The parts of a valid tag; `usual` is about the script; `variety` has variants and private subtags."""
 
     subtag: str
     iso639_3: str
@@ -69,11 +55,7 @@ class Tag:
 
 
 def parse_tag(text: str) -> Tag | None:
-    """Returns the parts of a BCP-47 tag or an ISO 639 code; None for text that is not a valid one.
-
-    >>> parse_tag("frr").code, parse_tag("uz-AF").code, parse_tag("ca-valencia").name
-    ('frr_Latn', 'uzb_Arab', 'Catalan (valencia)')
-    """
+    """Returns the parts of a BCP-47 tag or an ISO 639 code; None for text that is not a valid one."""
     if len(text) > LONGEST:
         return None
     from langcodes import Language as LanguageTag
@@ -141,7 +123,6 @@ def _registry() -> _Registry:
 
 
 def _current_subtag(subtag: str) -> str:
-    """Returns what the registry has for a code: "de" for "deu" and "ger", "he" for "iw"."""
     seen = {subtag}
     while (following := _registry().replacements.get(subtag, subtag)) not in seen:
         subtag = following
@@ -150,7 +131,6 @@ def _current_subtag(subtag: str) -> str:
 
 
 def _likely_script(tag: str) -> str:
-    """Returns the script that CLDR expects for a language, or for one in a region; "" if it expects none."""
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
     if tag.partition("-")[0] in NO_USUAL_SCRIPT or tag not in LIKELY_SUBTAGS:
@@ -169,11 +149,7 @@ class Resolution:
 
 
 def find_language(name: str, *, user_codes: Container[str] = ()) -> Language:
-    """Returns the language that a code, an English name or an autonym stands for.
-
-    >>> find_language("he").code, find_language("Hebrew").code, find_language("עברית").code
-    ('heb_Hebr', 'heb_Hebr', 'heb_Hebr')
-    """
+    """Returns the language that a code, an English name or an autonym stands for."""
     return resolve_language(name, user_codes=user_codes).language
 
 
@@ -194,11 +170,7 @@ def find_languages(names: Iterable[str], *, user_codes: Container[str] = ()) -> 
 def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolution:
     """Returns the language that a name stands for, and why; case, hyphens and underscores do not matter.
 
-    The catalog comes first, then BCP-47 tags and ISO 639 codes of the IANA registry, then codes for private use.
-    `user_codes` are the codes of text at hand: a name that the user invented is understood if it is one of them.
-
-    >>> resolve_language("ara").language.code, resolve_language("ara").because
-    ('arb_Arab', 'macrolanguage Arabic: its standard form')
+    The catalog comes first, then tags of the IANA registry, then private use, then `user_codes`, those of the text.
     """
     resolution = _known_language(name)
     if resolution is not None:
@@ -213,11 +185,7 @@ def resolve_language(name: str, *, user_codes: Container[str] = ()) -> Resolutio
 def user_language(name: str) -> Language:
     """Returns the language of the user's text: one that `find_language` knows, or one that the user defines.
 
-    A name that is not a language tag is accepted if it is safe as a code and is not close to a known one, which it
-    may be a misspelling of. A name that begins with x- is never treated as a misspelling.
-
-    >>> user_language("fr").code, user_language("my-dialect").code
-    ('fra_Latn', 'my-dialect')
+    The user's own name must be safe as a code and not close to a known one, unless it begins with x-.
     """
     resolution = _known_language(name)
     if resolution is not None:
@@ -245,11 +213,7 @@ def code_from_name(name: str, where: str) -> str:
 
 
 def user_code(text: str) -> str | None:
-    """Returns the code of a language that the user names, in lower case; None if it is not safe as one.
-
-    >>> user_code("My-Dialect"), user_code("../passwd")
-    ('my-dialect', None)
-    """
+    """Returns the code of a language that the user names, in lower case; None if it is not safe as one."""
     lowered = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text.strip()).lower())
     return lowered if USER_CODE.fullmatch(lowered) else None
 
@@ -267,11 +231,7 @@ def requested_languages(names: Iterable[str]) -> tuple[Language, ...]:
 
 @cache
 def language_from_code(code: str) -> Language:
-    """Returns the language of a code in saved results; the name of an unknown code is the code.
-
-    >>> language_from_code("heb_Hebr").name, language_from_code("my-dialect").name
-    ('Hebrew', 'my-dialect')
-    """
+    """Returns the language of a code in saved results; the name of an unknown code is the code."""
     try:
         resolution = _known_language(code)
     except InputError:  # a name that several languages have: not a code
@@ -280,21 +240,12 @@ def language_from_code(code: str) -> Language:
 
 
 def short_name(code: str) -> str:
-    """Returns the name of a language without its script and variety, which the code next to it shows.
-
-    >>> short_name("zho_Hans"), short_name("arb_Arab")
-    ('Chinese', 'Arabic')
-    """
+    """Returns the name of a language without its script and variety, which the code next to it shows."""
     return language_from_code(code).name.partition(" (")[0].removeprefix("Standard ")
 
 
 def unlisted_notes(languages: Iterable[Language]) -> tuple[str, ...]:
-    """Returns up to two notes on the languages that are not in the catalog.
-
-    >>> unlisted_notes([find_language("frr"), find_language("de"), find_language("qaa")])
-    ('not in the catalog, named as in the IANA registry: Northern Frisian (frr_Latn)', 'private codes, kept as given:
-    qaa')
-    """
+    """Returns up to two notes on the languages that are not in the catalog."""
     unlisted = [language for language in languages if not language.listed]
     registered = ", ".join(str(language) for language in unlisted if language.name != language.code)
     private = ", ".join(str(language) for language in unlisted if language.name == language.code)
@@ -311,7 +262,6 @@ def suggest_languages(name: str, *, cutoff: float = 0.6, shortest: int = 1) -> s
 
 
 def _known_language(name: str) -> Resolution | None:
-    """Returns the language that the catalog, the registry or private use give a name; raises if several have it."""
     meanings = catalog_meanings(instance("language", name, str))
     if len(meanings) == 1:
         ((code, because),) = meanings.items()
@@ -322,7 +272,6 @@ def _known_language(name: str) -> Resolution | None:
 
 
 def _unlisted(name: str) -> Resolution | None:
-    """Returns the language of a tag that is not in the catalog; None if it is not a valid tag."""
     folded = fold(name)
     code = user_code(name)
     if code is not None and code.startswith("x-") and len(code) > 2:

@@ -1,7 +1,4 @@
-"""Calibration mixes: samples of one language each, in given shares of a token budget, for any quantization tool.
-
-A mix is saved as two files: the samples as JSONL, and a manifest that describes them.
-"""
+"""Calibration mixes: samples of one language each, in given shares of a token budget, with a manifest next to them."""
 
 import hashlib
 import json
@@ -42,16 +39,13 @@ from fairbits.text.documents import seeded_hash
 from fairbits.text.language_codes import find_language
 from fairbits.text.samples import TokenCounter, TokenEnds, cut_samples, token_counter, token_ends, tokenizer_fingerprint
 
-MOST_SAMPLES = 64
-"""The most samples per language, on average, of a mix without a budget."""
+MOST_SAMPLES = 64  # the most samples per language, on average, of a mix without a budget
 MOST_TOKENS = 10**12
-NAMED = 10
-"""How many languages an error lists by name."""
+NAMED = 10  # how many languages an error lists by name
 WEIGHTINGS = ("equal", "proportional")
 
 Weights = str | Mapping[str, float]
-LanguageShares = Mapping[str, Fraction]
-"""The share of each language in the tokens of a mix, by its code; they sum to 1."""
+LanguageShares = Mapping[str, Fraction]  # the share of each language in the tokens of a mix, by its code; they sum to 1
 
 
 @dataclass(frozen=True)
@@ -75,15 +69,10 @@ class LanguagePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the samples of a mix come from.
+    """Where the samples of a mix come from: text, tokenizer and request.
 
-    `model`      the model that the tokenizer belongs to, as it was named
-    `hashes`     of the calibration documents of each language
-    `tokenizer`  the fingerprint of the tokenizer
-    `budget`     the requested tokens; None: as many as the text allowed
-    `shares`     the requested share of each language
-    `rounds`     how often a text was used, where that is more than once
-    `notes`      such as that the model is itself quantized
+    `hashes` are of the calibration documents, `rounds` says which text was used more than once, and a `budget` of None
+    means as many tokens as the text allowed.
     """
 
     model: str | None
@@ -146,7 +135,6 @@ class Mix(Origin):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """The description of the mix, for JSON: the same input gives the same manifest."""
         content = {
             "sha256": hashlib.sha256(self.jsonl).hexdigest(),
             "languages": {code: asdict(part) for code, part in self.languages.items()},
@@ -161,7 +149,6 @@ class Mix(Origin):
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
-        """Returns the mix saved at `path`, if its samples match its manifest."""
         path = Path(path).resolve()
         data, manifest = _read(path), MIX.read(manifest_path(path))
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
@@ -227,11 +214,9 @@ def build_mix(
     """Returns samples of `sequence` tokens from the calibration text, each of one language, mixed by seed.
 
     `weights` are "equal" tokens per language, "proportional" to the tokens of its calibration text, or numbers per
-    language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample,
-    and languages of equal weight get equally many samples. Without a budget the mix is as large as the scarcest
-    language allows, up to 64 samples per language. The seed decides the order of documents, which is the same in every
-    language of a parallel corpus. Each document is used once unless `repeat` is set. `model`, which the tokenizer
-    belongs to, and `notes` on it are recorded in the mix.
+    language. The budget of `tokens` is spent in whole samples: each language gets its share to within one sample.
+    Without a budget the mix is as large as the scarcest language allows, up to 64 samples per language. Each document
+    is used once unless `repeat` is set. `model` and `notes` are recorded in the mix.
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
@@ -267,11 +252,7 @@ def build_mix(
 
 
 def parse_weights(text: str) -> Weights:
-    """Returns the weights that a user wrote: equal, proportional or a number per language.
-
-    >>> parse_weights("eng=2,fra=1")
-    {'eng': 2.0, 'fra': 1.0}
-    """
+    """Returns the weights that a user wrote: equal, proportional or a number per language."""
     if text in WEIGHTINGS:
         return text
     weights: dict[str, float] = {}
@@ -290,11 +271,7 @@ def parse_weights(text: str) -> Weights:
 
 
 def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[str, float]:
-    """Returns the weight of each code; raises unless the weights are positive and name each language once.
-
-    >>> weights_by_code({"fr": 1.0, "English": 2.0}, ["eng_Latn", "fra_Latn"])
-    {'eng_Latn': 2.0, 'fra_Latn': 1.0}
-    """
+    """Returns the weight of each code; raises unless the weights are positive and name each language once."""
     by_code = {
         find_language(name, user_codes=codes).code: positive(f"the weight of {name}", weight)
         for name, weight in weights.items()
@@ -307,13 +284,7 @@ def weights_by_code(weights: Mapping[str, float], codes: Sequence[str]) -> dict[
 def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
     """Returns the number of samples that each language gets: its share, rounded so that the sum is not exceeded.
 
-    The samples left after rounding down go to the largest remainders; languages with the same remainder get one
-    each or none, so that equal shares stay equal.
-
-    >>> allocate({"eng": Fraction(2, 3), "fra": Fraction(1, 3)}, 10)
-    {'eng': 7, 'fra': 3}
-    >>> allocate({"eng": Fraction(1, 2), "fra": Fraction(1, 2)}, 5)
-    {'eng': 2, 'fra': 2}
+    What rounding down leaves goes to the largest remainders; equal remainders get one each or none.
     """
     counts = {code: int(share * samples) for code, share in shares.items()}
     remainder = {code: share * samples - counts[code] for code, share in shares.items()}
@@ -326,10 +297,7 @@ def allocate(shares: LanguageShares, samples: int) -> dict[str, int]:
 
 
 def interleave(samples: Mapping[str, Sequence[Sample]], seed: int) -> tuple[Sample, ...]:
-    """Returns the samples of all languages in one order, in which every beginning has about the same shares.
-
-    Sample i of the n samples of a language gets a random position between i/n and (i + 1)/n.
-    """
+    """Returns all samples in one order; sample i of n of a language is at a random place from i/n to (i + 1)/n."""
     placed = [
         ((i + int.from_bytes(seeded_hash(seed, "place", code, i)[:6]) / 2**48) / len(texts), code, i)
         for code, texts in samples.items()
@@ -356,7 +324,6 @@ class _Sampler:
         whole("sequence", self.sequence, least=self.added + 8, most=MOST_TOKENS)
 
     def samples(self, code: str, number: int, *, repeat: bool = False) -> list[Sample]:
-        """Returns up to `number` samples; fewer if there is not enough text."""
         codes = list(self.corpus.calibration)
         samples: list[Sample] = []
         cut = cut_samples(self._documents(code, repeat=repeat), self.sequence, count=self.count, ends=self.ends)

@@ -1,7 +1,4 @@
-"""Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`.
-
-Files are read line by line. Speech is read by `speech`.
-"""
+"""Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`."""
 
 import os
 from collections.abc import Collection, Container, Iterable, Iterator
@@ -25,17 +22,14 @@ from fairbits.text.language_codes import (
 from fairbits.text.lines import json_objects, paths_by_language, text_lines, visible_entries
 from fairbits.text.speech import read_speech, speech_folders
 
-LIMIT = 64_000_000
-"""Bytes of UTF-8 that are kept per language and split by default."""
+LIMIT = 64_000_000  # bytes of UTF-8 that are kept per language and split by default
 SUFFIXES = (".txt", ".jsonl")
 DECLARATION, HELP = "declaration", "help"
 EMBEDDED = {DECLARATION: (udhr, udhr_languages), HELP: (help_text, help_languages)}
 """The texts that come with fairbits, and their languages."""
-LISTED = 20
-"""How many files an error lists."""
+LISTED = 20  # how many files an error lists
 
-Collectors = dict[str, dict[str, Collector]]
-"""By split ("" where the text is not split yet) and language code."""
+Collectors = dict[str, dict[str, Collector]]  # by split ("" where the text is not split yet) and language code
 
 
 def read_corpus(
@@ -49,11 +43,9 @@ def read_corpus(
 ) -> Corpus:
     """Returns the text under `path`, split by hash where it is not split already, deduplicated between the splits.
 
-    A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), where LANG names any
-    language; or it holds these in the sub-directories `calibration` and `evaluation`. A file is JSONL with `lang`,
-    `text` and, in all lines or none, `split`. With `parallel`, document i has the same content in every language.
-    At most `limit` bytes per language and split are kept; a note says where text was left out. A directory of speech
-    holds LANG/metadata.jsonl and the clips that it names (see `speech`).
+    A directory holds `LANG.txt` (one document per line) or `LANG.jsonl` (objects with `text`), or these in the
+    sub-directories `calibration` and `evaluation`, or speech (see `speech`). A file is JSONL with `lang`, `text` and,
+    in all lines or none, `split`. At most `limit` bytes per language and split are kept; a note says where.
     """
     source, path = os.fspath(path), Path(path)
     codes = None if languages is None else [language.code for language in requested_languages(languages)]
@@ -90,7 +82,6 @@ def _check_speech(path: Path, *, parallel: bool) -> None:
 
 
 def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[str]) -> None:
-    """Raises unless all languages that are wanted, and at least one, are there."""
     missing = [code for code in codes or () if code not in there]
     if missing or not there:
         names = [entry.name for entry in visible_entries(path)] if path.is_dir() else ["no such line"]
@@ -108,10 +99,9 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
 def open_corpus(
     text: str | Path | Corpus | None, languages: Iterable[str] | None, *, model: str | None = None
 ) -> Corpus:
-    """Returns the text of the named languages, or of all that the text has.
+    """Returns the text of the named languages, or of all that the text has, or of all that an embedded `model` has.
 
-    `text` is a corpus, a path, or the name of a text that comes with fairbits: "declaration", which None means too, or
-    "help". If `model` is an embedded model and no language is named, such a text is read in the model's languages.
+    `text` is a corpus, a path, or "declaration", which None means too, or "help".
     """
     if isinstance(text, Corpus):
         return text if languages is None else text.restrict(languages)
@@ -223,7 +213,6 @@ def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collec
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields "file:line" and the object of every line that is not blank; each has a string as `text`."""
     for where, row in json_objects(path):
         text = row.get("text")
         if not isinstance(text, str):

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 from fairbits.core.errors import InputError
 
-TokenCounter = Callable[[str], int]
-"""Counts the tokens of a text, including those that the tokenizer adds at the ends."""
+TokenCounter = Callable[[str], int]  # counts the tokens of a text, including those that the tokenizer adds at the ends
 
 TokenEnds = Callable[[str], Sequence[int]]
 """Returns where each token of a text ends, in characters, without the tokens that the tokenizer adds."""
 
-STARTS = 16
-"""Starting points that are tried for a sample of the wanted length, each one word later."""
+STARTS = 16  # starting points that are tried for a sample of the wanted length, each one word later
 LONGEST_WORD = 16
 """The rest of a cut word is skipped up to this many characters; a longer run without white space is not a word."""
 
@@ -59,10 +57,9 @@ def cut_samples(
 ) -> Iterator[tuple[str, int]]:
     """Yields samples of `length` tokens with their number of tokens; documents follow each other, one per line.
 
-    A sample has `length` tokens when it is tokenized by itself: that decides where it is cut. It has no white space
-    at its ends, begins with a whole word where the script has spaces, and never ends between a character and its
-    marks. One character can be several tokens, so that no cut may give `length` tokens; the sample is then the longest
-    with fewer. The rest at the end, less than `length` tokens, is not used. `ends` only saves time.
+    A sample has `length` tokens when it is tokenized by itself, or the most below that if no cut gives `length`. It
+    has no white space at its ends, begins with a whole word where the script has spaces, and never ends between a
+    character and its marks. The rest at the end is not used. `ends` only saves time.
     """
     added = count("")
     cutter = _Cutter(length, added, count, ends)
@@ -79,11 +76,7 @@ def cut_samples(
 
 
 def next_start(text: str, position: int) -> int:
-    """Returns where the first whole word at or after a position begins; the position itself in a script without spaces.
-
-    >>> next_start("born free and equal", 7), next_start("born free", 4)
-    (10, 5)
-    """
+    """Returns where the first whole word from a position on begins; the position itself in a script without spaces."""
     if position > 0 and not text[position - 1].isspace():
         cut = _word_end(text, position)
         position = next((i for i in range(cut, min(cut + LONGEST_WORD, len(text))) if not _is_mark(text[i])), cut)
@@ -102,10 +95,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cutter:
-    """Cuts pieces of `length` tokens, `added` of which are added by the tokenizer.
-
-    `reach` is the number of characters to look at first: a huge document must not be tokenized whole for each piece.
-    """
+    """Cuts pieces of `length` tokens; looks at `reach` characters first, as huge documents take long."""
 
     length: int
     added: int
@@ -113,7 +103,6 @@ class _Cutter:
     ends: TokenEnds | None
 
     def next_piece(self, text: str, start: int, reach: int) -> _Piece | None:
-        """Returns the next piece, of `length` tokens if possible; None if fewer are left."""
         best: _Piece | None = None
         for _ in range(STARTS):
             piece = self._cut_at_token(text, start, reach) or self._search(text, start, reach)
@@ -127,7 +116,6 @@ class _Cutter:
         return best
 
     def _cut_at_token(self, text: str, start: int, reach: int) -> _Piece | None:
-        """Returns the piece from `start` to the end of a token; None without ends, or if it has too many tokens."""
         if self.ends is None:
             return None
         wanted = self.length - self.added
@@ -144,7 +132,6 @@ class _Cutter:
         return _Piece(start, end, tokens) if tokens <= self.length else None
 
     def _search(self, text: str, start: int, reach: int) -> _Piece | None:
-        """Returns the longest piece from `start` of at most `length` tokens; None if fewer are left."""
         length = self.length
         low, low_tokens = start, self.added
         while True:
@@ -173,13 +160,11 @@ class _Cutter:
 
 
 def _word_end(text: str, position: int) -> int:
-    """Returns where the word at the position ends; the position itself in a script without spaces."""
     word = text[position : position + LONGEST_WORD]
     return position + next((i for i, character in enumerate(word) if character.isspace()), 0)
 
 
 def _clean_end(text: str, start: int, end: int) -> int:
-    """Returns the last end up to `end` that separates no marks from their character and leaves no white space."""
     clean = end
     while start < clean < len(text) and _is_mark(text[clean]):
         clean -= 1
@@ -189,5 +174,4 @@ def _clean_end(text: str, start: int, end: int) -> int:
 
 
 def _is_mark(character: str) -> bool:
-    """Returns whether a character belongs to the one before it, as an accent or a vowel sign does."""
     return unicodedata.category(character).startswith("M")

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 Samples = NDArray[np.float32]
 
-RATES = range(4_000, 384_001)
-"""Samples per second that a file may have: telephones have 8,000, studios up to 192,000."""
+RATES = range(4_000, 384_001)  # samples per second that a file may have: telephones have 8,000, studios up to 192,000
 SUFFIX = ".wav"
 
 
@@ -68,7 +67,6 @@ class Clip:
         return np.asarray(resampled, dtype=np.float32)
 
     def _content(self) -> bytes:
-        """Returns the bytes of the file, which must be the one that was found."""
         try:
             with self.path.open("rb") as file:
                 now = os.fstat(file.fileno())
@@ -108,7 +106,6 @@ def _read_wav(content: bytes, path: Path) -> tuple[int, Samples]:
 
 
 def _check_complete(content: bytes) -> None:
-    """Raises if the file is shorter than its samples, which scipy overlooks if the header has the size of the file."""
     order: Literal["big", "little"] = "big" if content.startswith(b"RIFX") else "little"
     at = 12
     while content[at : at + 4] not in (b"data", b""):
@@ -119,7 +116,6 @@ def _check_complete(content: bytes) -> None:
 
 
 def _scaled(data: NDArray[np.generic]) -> Samples:
-    """Returns samples as float32, whole numbers divided by the largest of their type; 8 bits are stored unsigned."""
     if data.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond the range of float32 is refused as infinite
             return data.astype(np.float32)

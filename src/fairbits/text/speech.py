@@ -1,7 +1,6 @@
 """Speech of the user as a Corpus: LANG/metadata.jsonl or LANG/metadata.csv, and the WAV files that it names.
 
-This is the convention of audiofolder, of Hugging Face's datasets: each row has `file_name`, and `text` or
-`transcription`. A clip is a document, whose text is its transcript.
+As in audiofolder of Hugging Face, each row has `file_name`, and `text` or `transcription`: the text of the document.
 """
 
 import csv
@@ -20,8 +19,7 @@ METADATA = ("metadata.jsonl", "metadata.csv")
 TRANSCRIPTS = ("text", "transcription")
 EXAMPLE = '{"file_name": "1.wav", "text": "…"}'
 
-Recordings = Mapping[str, Sequence[tuple[str, Clip]]]
-"""The transcripts and clips of each language, by its code."""
+Recordings = Mapping[str, Sequence[tuple[str, Clip]]]  # the transcripts and clips of each language, by its code
 
 
 def speech_folders(path: Path) -> dict[str, list[Path]]:
@@ -59,7 +57,6 @@ def read_speech(
 
 
 def _split(recordings: Recordings, share: float, seed: int) -> dict[str, Recordings]:
-    """Returns the splits; clips with the same transcript are in the same one."""
     texts = {code: tuple(text for text, _ in pairs) for code, pairs in recordings.items()}
     speech: dict[str, Recordings] = {}
     for split, part in zip(SPLITS, split_documents(texts, share, parallel=False, seed=seed), strict=True):

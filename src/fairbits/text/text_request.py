@@ -7,22 +7,12 @@ from fairbits.core.checks import one_of, whole
 from fairbits.text.corpus import SPLITS
 
 FEWEST_TOKENS = 16
-SHORTEST_WINDOW = 4
-"""Positions without which a window has no room for text."""
+SHORTEST_WINDOW = 4  # positions without which a window has no room for text
 
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The text that one pass over a corpus reads.
-
-    `split`     "calibration" or "evaluation"
-    `tokens`    the budget of each language; a pass reads about this many
-    `sequence`  the most positions of a window
-    `seed`      decides which documents are read
-
-    >>> TextRequest("evaluation", tokens=8192).settings
-    {'tokens': 8192, 'sequence': 512, 'seed': 0}
-    """
+    """The text that one pass over a corpus reads: about `tokens` of each language, in windows of `sequence`."""
 
     split: str = "calibration"
     tokens: int = 4096
@@ -37,7 +27,6 @@ class TextRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The amounts and the seed, named as in files and as the arguments of the commands."""
         return {"tokens": self.tokens, "sequence": self.sequence, "seed": self.seed}
 
 

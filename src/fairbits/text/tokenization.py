@@ -23,10 +23,8 @@ from fairbits.text.language_codes import find_language
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LEVEL = {0x100 + i: byte for i, byte in enumerate(sorted(set(range(0x100)) - PRINTED))}
 """The bytes that characters stand for in the byte-level vocabulary of GPT-2 and its heirs; the rest are themselves."""
-BYTES_ALONE = {chr(byte) for byte in range(0x100)}
-"""The vocabulary of ByT5: the 256 bytes and nothing else."""
-BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
-"""A byte in a vocabulary of SentencePiece."""
+BYTES_ALONE = {chr(byte) for byte in range(0x100)}  # the vocabulary of ByT5: the 256 bytes and nothing else
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a vocabulary of SentencePiece
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ class Tokenization:
     def quality(self) -> Estimate | None:
         """T(λ) = Σ tokens of the reference / Σ tokens: 1 for the reference, 0.5 where a language takes twice as many.
 
-        The tokenization quality of theorem 4 (004-27), which the research notes do not define: higher is better.
-        It is by content and not by bytes, as a character has one byte in English and three in Hindi. That T causes
-        disparity is not shown (004-33): script and training share affect both.
+        Theorem 4 (004-27) needs it and does not define it. By content, not bytes: Hindi has three bytes a character.
         """
         ratio = self.tokens_per_sentence_ratio
         return None if ratio is None else ratio.transform(lambda x: 1 / x)
@@ -73,10 +69,7 @@ def tokenization(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Tokenization]:
-    """Returns for each language how the tokenizer cuts its documents; with fewer than 5 it has no intervals.
-
-    In `parallel` text, document i is the same in every language, and languages are compared with the `reference`.
-    """
+    """Returns how the tokenizer cuts the documents of each language, by `reference` if these are `parallel`."""
     fallback = partial_characters(tokenizer)
     counts = {code: _counts(texts, tokenizer, fallback) for code, texts in documents.items()}
     base, no_ratio = find_language(reference, user_codes=documents).code, None
@@ -106,11 +99,7 @@ def tokenization(
 
 
 def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
-    """Returns for each id of the vocabulary whether its piece splits a character: bytes that are not UTF-8 alone.
-
-    Pieces of a byte-level vocabulary are bytes in disguise; `<0xE2>` is a byte where SentencePiece falls back to
-    bytes (`<0x0A>` is a whole character, the end of a line). Other vocabularies have only whole characters.
-    """
+    """Returns for each id of the vocabulary whether its piece splits a character: bytes that are not UTF-8 alone."""
     pieces, added = tokenizer.get_vocab(), tokenizer.get_added_vocab()
     alphabet = _alphabet(tokenizer, pieces.keys() - added.keys())
     partial = np.zeros(max(pieces.values()) + 1, dtype=np.bool_)
@@ -124,7 +113,6 @@ def partial_characters(tokenizer: Any) -> NDArray[np.bool_]:
 
 
 def _alphabet(tokenizer: Any, pieces: set[str]) -> Mapping[int, int] | None:
-    """Returns the bytes that characters of a piece stand for where they differ; None where pieces are not bytes."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return {} if pieces == BYTES_ALONE else None
@@ -169,7 +157,6 @@ def _counts(texts: Sequence[str], tokenizer: Any, fallback: NDArray[np.bool_]) -
 def _estimates(
     ratios: Mapping[str, Mapping[str, tuple[Floats, Floats]]], *, confidence: float, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Returns Σ values / Σ weights by language and name; one language has the same resamples for all names."""
     names, ids, values, weights = [], [], [], []
     for code, by_name in ratios.items():
         for name, (above, below) in by_name.items():

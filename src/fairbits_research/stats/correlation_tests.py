@@ -13,9 +13,9 @@ from fairbits.core.array_checks import Floats, finite_array, near_one
 from fairbits.core.errors import InputError
 from fairbits.stats.correlation import check_pairs, fisher_interval
 from fairbits.stats.intervals import Estimate
-from fairbits.stats.resample import Rng, generator
 
 Integers = NDArray[np.intp]
+Rng = np.random.Generator | int  # a generator, or its seed
 CHUNK = 2_000_000  # elements held in memory at once
 TIE = 1e-10  # correlations closer than this count as equal, so that rounding never decides
 
@@ -55,7 +55,7 @@ def permutation_test(x: ArrayLike, y: ArrayLike, *, resamples: int = 99_999, rng
     norm = float(np.linalg.norm(u) * np.linalg.norm(v))
     r = float(u @ v) / norm
     hits, count, exact = 0, 0, math.factorial(len(a)) <= resamples
-    for order in _orders(len(a), resamples, generator(rng)):
+    for order in _orders(len(a), resamples, np.random.default_rng(rng)):
         hits += int(np.count_nonzero(np.abs(v[order] @ u) / norm >= abs(r) - TIE))
         count += len(order)
     p = hits / count if exact else (1 + hits) / (1 + count)
@@ -78,7 +78,7 @@ def partial_correlation(
     df = len(a) - 2 - k
     t = np.inf if abs(r) == 1.0 else abs(r) * np.sqrt(df / (1 - r * r))
     hits, count, exact = 0, 0, math.factorial(len(a)) <= resamples
-    for order in _orders(len(a), resamples, generator(rng)):
+    for order in _orders(len(a), resamples, np.random.default_rng(rng)):
         # Freedman and Lane permute the residuals of y, add the fit back and take residuals again. The fit drops out of
         # M y*, so r* needs only the permuted residuals and how much of them the covariates explain.
         shuffled = v[order]

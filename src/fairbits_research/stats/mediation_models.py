@@ -16,7 +16,7 @@ from fairbits.core.array_checks import Floats, finite_array, labels
 from fairbits.core.checks import same_shape
 from fairbits.core.errors import InputError
 from fairbits.stats.intervals import Estimate
-from fairbits.stats.resample import Rng, generator
+from fairbits_research.stats.correlation_tests import Rng
 from fairbits_research.stats.correlation_tests import e_value, robustness_value
 
 CONFIDENCE = 0.95
@@ -101,7 +101,7 @@ def mediate(
             "the chain cannot be fitted, or the change of T takes R to 0 or below for some unit; "
             "T, A, 1/R and the covariates must not be collinear, and the change must be small enough"
         )
-    draws = _draws(data, codes, clusters, resamples, generator(rng))
+    draws = _draws(data, codes, clusters, resamples, np.random.default_rng(rng))
     low, high = np.quantile(draws, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2], axis=0)
     total, direct, indirect, chain = (
         Estimate(float(v), float(a), float(b), len(data.T)) for v, a, b in zip(point[0], low, high, strict=True)

@@ -12,7 +12,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
 from fairbits.stats.correlation import Correlation, check_pairs, fisher_interval
 from fairbits.stats.intervals import Estimate
-from fairbits.stats.resample import Rng, generator
+from fairbits_research.stats.correlation_tests import Rng
 
 INTERVALS = ("fisher", "percentile", "bca")
 
@@ -60,7 +60,7 @@ def _bootstrap_interval(
         paired=True,
         confidence_level=confidence,
         method="BCa" if interval == "bca" else "percentile",
-        rng=generator(rng),
+        rng=np.random.default_rng(rng),
     )
     low, high = (float(limit) for limit in result.confidence_interval)
     return low, high

@@ -18,11 +18,12 @@ from fairbits.api.make_plan import plan
 from fairbits.api.quantize import quantize
 from fairbits.cli import app
 from fairbits.core.errors import printable
+from fairbits.core.table import escape_markdown
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.signature import Signature
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import content
-from fairbits.reports.markdown import ROUNDED, card, escape
+from fairbits.reports.markdown import ROUNDED, card
 from fairbits.reports.page import group_notes
 from fairbits.reports.sources import Method, RunFile, Sources
 from fairbits.text.included_texts import udhr
@@ -186,7 +187,7 @@ def test_one_is_not_many(found) -> None:
 )
 def test_no_address_becomes_a_link(address: str, shown: str) -> None:
     """Some readers look for addresses after escapes and entities are gone: there must be something in between."""
-    (token,) = (token for token in PARSER.parse(escape(address)) if token.type == "inline")
+    (token,) = (token for token in PARSER.parse(escape_markdown(address)) if token.type == "inline")
     assert "".join(each.content for each in token.children or []) == shown
 
 
@@ -224,7 +225,7 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_shown_as_it_is_in_a_cell(odd: str) -> None:
-    shown = tables(f"| a | b |\n| --- | --- |\n| {escape(odd)} | x |")
+    shown = tables(f"| a | b |\n| --- | --- |\n| {escape_markdown(odd)} | x |")
     assert len(shown) == 1
     assert shown[0][1] == [printable(odd.strip()), "x"]
 

@@ -1,6 +1,5 @@
 """What a report is made from is read whole, or refused with a word on what is wrong."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +9,12 @@ from fairbits.api.report import run_sources
 from fairbits.core.errors import InputError
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
-from fairbits.reports.sources import Method, Sources, digest
+from fairbits.reports.sources import Method, Sources
 
 
 @pytest.fixture(scope="module")
 def scores(finished_run: Path) -> Scores:
     return Scores.load(finished_run / "scores.json")
-
-
-def test_the_digest_is_that_of_the_bytes(finished_run: Path) -> None:
-    file = finished_run / "sweep.json"
-    assert digest(file) == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_the_first_method_is_after_and_the_second_before(scores: Scores) -> None:

@@ -15,7 +15,7 @@ from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.plan_trial import trial_method
 from fairbits.core.errors import InputError
-from fairbits.core.files import TEMPORARY, clear_temporary, write_files
+from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, write_files
 from fairbits.core.locks import LOCK, check_free, lock_directory
 from fairbits.core.records import to_json
 from fairbits.evaluation.scores import Scores
@@ -24,7 +24,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.writer import PLAN, clear_remains, draft_directory, draft_lock
 from fairbits.quantization.plan import Plan
 from fairbits.reports.figures import curves
-from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
+from fairbits.reports.sources import RUN, SWEEP, RunFile
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
@@ -196,7 +196,7 @@ def run_bytes(record: RunFile) -> bytes:
 def _check_audit(file: Path, fingerprint: str) -> None:
     """Raises unless an audit is complete, with its arrays, and belongs to this model."""
     audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
-    stored = digest(arrays) if arrays.is_file() else None
+    stored = file_sha256(arrays) if arrays.is_file() else None
     if (audit.arrays.sha256, audit.model.fingerprint) != (stored, fingerprint):
         raise InputError("it has changed since it was written")
 

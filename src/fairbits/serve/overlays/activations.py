@@ -1,20 +1,17 @@
-"""Quantized activations: clipping thresholds per language at the inputs of linear layers, and hooks that round these.
-
-The threshold of activations is not part of the codes of any weight. A table with one row per language therefore costs a
-few bytes, and switching languages copies one row.
-"""
+"""Quantized activations: thresholds per language at the inputs of linear layers, and hooks that round these inputs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import instance, one_of, same_shape
@@ -31,28 +28,22 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
 from fairbits.quantization.gptq.hessian import input_stack
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 Clip = Literal["exact", "laplace", "gaussian", "absmax"]
 """How a threshold is chosen: least squared error, ACIQ's formulas from E|x| and E[x²], or no clipping."""
 Thresholds = NDArray[np.float32]
 Points = dict[str, list[Weight]]
 
-LEADING = 9
-"""Mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step."""
+LEADING = 9  # mantissa bits that the magnitudes of a bin share: a bin spans 0.2 % of its value, less than an 8-bit step
 TRAILING = 23 - LEADING
 BINS = 256 << LEADING
-TOLERANCE = 1e-4
-"""Relative distance to the optimum at which the search may stop; binning costs more than that."""
+TOLERANCE = 1e-4  # relative distance to the optimum at which the search may stop; binning costs more than that
 
 
 @dataclass(frozen=True, eq=False)
 class Magnitudes:
     """How |x| is distributed: the bins that occur, ascending, and the share of the entries in each.
 
-    A bin holds the magnitudes with the same exponent and leading mantissa bits in float32, so no range must be known in
-    advance.
+    A bin holds the float32 magnitudes with the same exponent and leading mantissa bits: the range need not be known.
     """
 
     bins: NDArray[np.int32]
@@ -79,7 +70,6 @@ class Magnitudes:
         return values
 
     def alpha(self, bits: int, clip: Clip = "exact") -> float:
-        """Returns the threshold for the symmetric grid; 0 if everything is 0."""
         grid, values = Grid(bits), self.values
         if values[-1] == 0:
             return 0.0
@@ -91,10 +81,6 @@ class Magnitudes:
             return float(values[-1])
         return float(grid.alpha(clip_sample(values, grid, importance=self.share, tolerance=TOLERANCE).step))
 
-    def error(self, alpha: float, bits: int) -> float:
-        grid = Grid(bits)
-        return float(self.share @ (self.values - grid.quantize(self.values, grid.step(alpha))) ** 2)
-
 
 def bin_counts(x: Tensor) -> NDArray[np.int64]:
     """Returns how many entries of x have their magnitude in each bin; x must be finite."""
@@ -105,10 +91,9 @@ def bin_counts(x: Tensor) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class ActivationTable:
-    """The threshold α of every point for every language, and the language-blind one: entries of (languages, points).
+    """The threshold α of every point, an input shared by `modules`, for every language, and the language-blind one.
 
-    A point is an input shared by linear layers; `modules` names these layers. The language-blind row is for the mixture
-    in which all languages have equal weight. The grid is symmetric: codes −n … n, n = 2^(bits−1) − 1, of step α / n.
+    The latter is for the mixture of all languages with equal weight. Codes are −n … n, n = 2^(bits−1) − 1, of step α/n.
     """
 
     bits: int
@@ -135,7 +120,6 @@ class ActivationTable:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The names of the points, in the order of the columns."""
         return tuple(self.modules)
 
     @property
@@ -144,7 +128,6 @@ class ActivationTable:
         return int(self.alpha.nbytes)
 
     def row(self, language: str | None) -> Thresholds:
-        """Returns the thresholds of a language; None: the language-blind ones."""
         row: Thresholds = self.blind if language is None else self.alpha[self.position(language)]
         return row
 
@@ -168,10 +151,7 @@ def _check_unique(what: str, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """The distributions of activations by language, for the points of `modules` in their order.
-
-    `left_out` names the linear layers of blocks whose inputs are not quantized, and why.
-    """
+    """The distributions of activations by language and point; `left_out` says why other inputs are not quantized."""
 
     modules: Mapping[str, tuple[str, ...]]
     seen: Mapping[str, tuple[Magnitudes, ...]]
@@ -179,7 +159,6 @@ class ActivationRecord:
 
     @property
     def mixed(self) -> tuple[Magnitudes, ...]:
-        """The mixture of all languages with equal weight, at every point."""
         return tuple(Magnitudes.pooled(parts) for parts in zip(*self.seen.values(), strict=True))
 
     def table(self, bits: int = 8, clip: Clip = "exact") -> ActivationTable:
@@ -225,86 +204,60 @@ def activation_points(architecture: Architecture, model: nn.Module) -> tuple[Poi
 
 @torch.no_grad()
 def record_activations(
-    model: "PreTrainedModel", architecture: Architecture, text: TokenizedText, *, progress: Progress | None = None
+    model: PreTrainedModel, architecture: Architecture, text: TokenizedText, *, progress: Progress | None = None
 ) -> ActivationRecord:
-    """Returns how |x| is distributed at every point in every language, after one pass over the text.
-
-    All inputs of a layer count except padding: a start token is rounded like any other. Languages are processed one by
-    one with the model as it is in memory, so its weights may already be quantized.
-    """
+    """Returns how |x| is distributed at every point in every language, without padding, in the model as it is."""
     points, left_out = activation_points(architecture, model)
     parts = {code: language_windows(text, code) for code in text.languages}
     device = str(model.device)
     split = split_head(model, next(batches(text, positions=1)).on(device))
     positions = positions_per_batch(model, split)
+    current: list[Batch] = []
+    counts: dict[str, NDArray[np.int64]] = {}
     seen, done = {}, 0
-    for code, part in parts.items():
-        with _Watch(model, points) as watch:
+    with ExitStack() as hooks:
+        for name, weights in points.items():
+            hook = _counting_hook(name, weights[0], current, counts)
+            module = model.get_submodule(weights[0].module)
+            hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for code, part in parts.items():
+            counts.clear()
             for batch in batches(part, positions=positions):
-                watch.batch = batch
+                current[:] = [batch]
                 split.body(batch.on(device))
                 done += len(batch.document)
                 if progress is not None:
                     progress("recording activations", done, len(text.windows))
-        seen[code] = tuple(watch.distribution(name, code) for name in points)
+            for name in points:
+                if name not in counts:
+                    raise InputError(f"text in {code} does not reach {name}; every linear layer of a block must see it")
+            seen[code] = tuple(Magnitudes.from_counts(counts[name]) for name in points)
     modules = {name: tuple(weight.module for weight in weights) for name, weights in points.items()}
     return ActivationRecord(modules, seen, left_out)
 
 
-class _Watch:
-    """Counts magnitudes by bin at every point during a `with` statement; `batch` is the current batch."""
+def _counting_hook(name: str, weight: Weight, current: list[Batch], counts: dict[str, NDArray[np.int64]]) -> Any:
+    stack = input_stack(weight)
 
-    batch: Batch
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_tensor((*args, *kwargs.values()))
+        flat, real = x.reshape(-1, x.shape[-1]), current[0].positions(stack).real.flatten().bool()
+        if len(flat) != len(real):
+            raise InputError(
+                f"{weight.module} sees {len(flat)} positions of a batch of {len(real)}; it must see each once"
+            )
+        chosen = flat[real.to(x.device)]
+        if not torch.isfinite(chosen).all():
+            raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
+        counts[name] = counts.get(name, 0) + bin_counts(chosen)
 
-    def __init__(self, model: nn.Module, points: Points) -> None:
-        self._model, self._points = model, points
-        self._counts: dict[str, NDArray[np.int64]] = {}
-        self._handles: list[RemovableHandle] = []
-
-    def __enter__(self) -> "_Watch":
-        for name, weights in self._points.items():
-            module = self._model.get_submodule(weights[0].module)
-            self._handles.append(module.register_forward_pre_hook(self._hook(name, weights[0]), with_kwargs=True))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def distribution(self, name: str, language: str) -> Magnitudes:
-        if name not in self._counts:
-            raise InputError(f"text in {language} does not reach {name}; every linear layer of a block must see it")
-        return Magnitudes.from_counts(self._counts[name])
-
-    def _hook(self, name: str, weight: Weight) -> Any:
-        stack = input_stack(weight)
-
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = first_tensor((*args, *kwargs.values()))
-            flat, real = x.reshape(-1, x.shape[-1]), self.batch.positions(stack).real.flatten().bool()
-            if len(flat) != len(real):
-                raise InputError(
-                    f"{weight.module} sees {len(flat)} positions of a batch of {len(real)}; it must see each once"
-                )
-            chosen = flat[real.to(x.device)]
-            if not torch.isfinite(chosen).all():
-                raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
-            counts = self._counts.setdefault(name, np.zeros(BINS, dtype=np.int64))
-            counts += bin_counts(chosen)
-
-        return hook
+    return hook
 
 
 class ActivationQuantizer:
-    """Hooks on a loaded model that round the inputs of its linear layers to the grid of a table, until `close`.
+    """Hooks that round the inputs of linear layers; `use` copies a row of the table into the buffer they read."""
 
-    All hooks read their steps from one buffer on the model's device: `use` copies a row of the table into it. It starts
-    with the language-blind row.
-    """
-
-    def __init__(self, model: "PreTrainedModel", table: ActivationTable) -> None:
+    def __init__(self, model: PreTrainedModel, table: ActivationTable) -> None:
         self.table = instance("table", table, ActivationTable)
         modules = dict(model.named_modules())
         _check_modules(modules, table)
@@ -320,47 +273,34 @@ class ActivationQuantizer:
             self._handles += [modules[name].register_forward_pre_hook(hook, with_kwargs=True) for name in names]
 
     def use(self, language: str | None = None) -> None:
-        """Switches to the thresholds of a language; None: the language-blind ones."""
         row = 0 if language is None else 1 + self.table.position(language)
         self._row.copy_(self._scales[row])
-        self._start(per_token=False)
-
-    def dynamic(self) -> None:
-        """Switches to dynamic thresholds: the largest magnitude of every position, without the table."""
-        self._start(per_token=True)
+        self._forget()
 
     def close(self) -> None:
         """Removes the hooks; the model then computes as before."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._start(per_token=False)
+        self._forget()
 
     def __enter__(self) -> "ActivationQuantizer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, *, per_token: bool) -> None:
+    def _forget(self) -> None:
         for hook in self._hooks:
-            hook.start(per_token=per_token)
+            hook.kept = None
 
 
 class _Rounding:
-    """The hook of a point: all layers that see it get the same rounded input, which is computed once."""
+    """The hook of a point: all `layers` that see it get the same rounded input, which is computed once."""
 
     def __init__(self, scale: Tensor, highest: int, layers: int) -> None:
-        """`scale` is a view of the buffer of all points, `layers` the number of linear layers that see this one."""
         self._scale, self._highest, self._layers = scale, highest, layers
-        self.start(per_token=False)
-
-    def start(self, *, per_token: bool) -> None:
-        """Clears the cached result and sets the mode."""
-        self._per_token = per_token
-        self._kept: tuple[Tensor, int, Tensor] | None = None
+        self.kept: tuple[Tensor, int, Tensor] | None = None
         self._uses = 0
 
     def __call__(
@@ -375,21 +315,16 @@ class _Rounding:
         if x.is_inference():  # has no version counter, so in-place changes cannot be detected
             return self.rounded(x)
         # the version tells whether the tensor was changed in place, or another has its address
-        if self._kept is None or self._kept[0] is not x or self._kept[1] != x._version:
-            self._kept, self._uses = (x, x._version, self.rounded(x)), 0
-        rounded = self._kept[2]
+        if self.kept is None or self.kept[0] is not x or self.kept[1] != x._version:
+            self.kept, self._uses = (x, x._version, self.rounded(x)), 0
+        rounded = self.kept[2]
         self._uses += 1
         if self._uses == self._layers:  # no other layer needs it
-            self._kept = None
+            self.kept = None
         return rounded
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Returns every entry rounded to the nearest grid value, in the type of x."""
-        scale = self._scale
-        if self._per_token:
-            # a position of zeros stays 0 with any scale
-            scale = x.abs().amax(-1, keepdim=True).div_(self._highest).clamp_(min=torch.finfo(x.dtype).tiny)
-        return (x / scale).round_().clamp_(-self._highest, self._highest).mul_(scale)
+        return (x / self._scale).round_().clamp_(-self._highest, self._highest).mul_(self._scale)
 
 
 def _check_modules(modules: dict[str, nn.Module], table: ActivationTable) -> None:

@@ -1,13 +1,14 @@
 """AdaptiveModel: a quantized base that switches to the overlay of each request's language, stated or detected."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import in_range, instance, sequence, whole
 from fairbits.core.errors import InputError
@@ -24,27 +25,15 @@ from fairbits.text.detect import LABELS, Detector, detectable_languages
 from fairbits.text.documents import encodable
 from fairbits.text.language_codes import find_language, language_from_code
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
 LOOKED_AT = 1000
 """Characters from the first letter on that are used to detect a language: more take time and change nothing."""
-CONFIDENCE = 0.5
-"""A detected language with a lower probability than this, among those served, is ignored."""
-BATCH = 16
-"""The largest number of prompts in a batch."""
+CONFIDENCE = 0.5  # a detected language with a lower probability than this, among those served, is ignored
+BATCH = 16  # the largest number of prompts in a batch
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which overlay serves a text, and why.
-
-    `language`    None: not known
-    `confidence`  the probability of the language among those served; None where nothing was detected
-    `overlay`     its name, or "base"
-    `reason`      "asked", "detected", "unsure" (below the required confidence) or "undetectable"
-    """
+    """Which overlay serves a text, and why: "asked", "detected", "unsure" (below the confidence) or "undetectable"."""
 
     language: Language | None
     confidence: float | None
@@ -55,51 +44,8 @@ class Choice:
         return {**vars(self), "language": self.language and self.language.code}
 
 
-class OverlaySelector:
-    """Selects the overlay for a text; safe to share between threads."""
-
-    def __init__(self, served: Mapping[str, str], *, confidence: float) -> None:
-        """Takes the overlay of every language that is served, by its code."""
-        self.languages = tuple(map(language_from_code, served))
-        self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
-        self._confidence = confidence
-        self._alike = _alike(self.languages)
-        self._detector = Detector(self._alike) if len(self._alike) > 1 else None
-
-    def choose(self, text: str, *, language: str | None = None) -> Choice:
-        """Returns the overlay for a text in this language, or in the detected one."""
-        instance("text", text, str)
-        if language is not None:
-            stated = self._served(language)
-            return Choice(stated, None, self._overlay[stated.code], "asked")
-        first = next((i for i, character in enumerate(text) if character.isalpha()), None)
-        if first is None or self._detector is None:
-            return Choice(None, None, BASE, "undetectable")
-        looked_at = text[first : first + LOOKED_AT]
-        if not encodable(looked_at):
-            raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
-        detected = self._detector.detect(looked_at)
-        overlays = {self._overlay[alike.code] for alike in self._alike[detected.language.code]}
-        if len(overlays) > 1:  # the detector cannot distinguish them
-            return Choice(None, None, BASE, "undetectable")
-        if detected.confidence < self._confidence:
-            return Choice(detected.language, detected.confidence, BASE, "unsure")
-        return Choice(detected.language, detected.confidence, overlays.pop(), "detected")
-
-    def _served(self, name: str) -> Language:
-        language = find_language(name, user_codes=self._overlay)
-        if language.code not in self._overlay:
-            served = ", ".join(self._overlay) or "none, as there are no overlays"
-            raise InputError(f"language is {language}; it must be one that is served: {served}")
-        return language
-
-
 def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
-    """Returns the detectable languages, each with those that the detector cannot distinguish from it.
-
-    py3langid has one label for both scripts of Chinese, of Serbian and of Uzbek: the first that is served stands for
-    all of them.
-    """
+    """Returns the detectable languages, each with those that the detector cannot distinguish from it."""
     detectable = set(detectable_languages()) if languages else set()
     by_label: dict[str, list[Language]] = {}
     for language in languages:
@@ -110,11 +56,7 @@ def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
 
 @dataclass(frozen=True)
 class Completion:
-    """The continuation of a prompt, and the overlay that produced it.
-
-    `completion_tokens` counts the generated tokens, including the end of text; `finish_reason` is "stop" if the model
-    ended the text, and "length" if it was cut off.
-    """
+    """The continuation of a prompt; `finish_reason` is "stop" if the model ended it, and "length" if it was cut off."""
 
     text: str
     choice: Choice
@@ -130,8 +72,7 @@ class Completion:
 class AdaptiveModel:
     """A quantized base that switches to the overlay of each request's language. Safe to share between threads.
 
-    `model` and `tokenizer` come from transformers. The model belongs to whoever is inside `using`, and must not be
-    moved to another device: the overlays are on the device where it was loaded.
+    The model belongs to whoever is inside `using`, and must stay on the device where it was loaded.
     """
 
     def __init__(
@@ -144,13 +85,16 @@ class AdaptiveModel:
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> None:
-        """Loads the base, and checks that the overlays are complete and belong to it."""
         in_range("confidence", confidence, least=0.0, most=1.0)
         device = resolve_device(device)
         checkpoint = base if isinstance(base, Checkpoint) else Checkpoint(base, trust_remote_code=trust_remote_code)
         self.checkpoint = checkpoint
         self.overlays = _overlays_for(overlays, checkpoint)
-        self._selector = OverlaySelector(self.overlays.languages if self.overlays else {}, confidence=confidence)
+        served = self.overlays.languages if self.overlays else {}
+        self.languages = tuple(map(language_from_code, served))
+        self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
+        self._confidence, self._alike = confidence, _alike(self.languages)
+        self._detector = Detector(self._alike) if len(self._alike) > 1 else None
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
         self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)
         self._switch = Switch(self.model, self.overlays.overlays if self.overlays else ())
@@ -160,28 +104,39 @@ class AdaptiveModel:
         self._inside = 0
 
     @property
-    def languages(self) -> tuple[Language, ...]:
-        return self._selector.languages
-
-    @property
     def names(self) -> tuple[str, ...]:
         return (BASE, *(overlay.name for overlay in self.overlays.overlays)) if self.overlays else (BASE,)
 
     @property
     def now(self) -> str:
-        """The active overlay, or "base"."""
         return self._switch.now
 
     def choose(self, text: str, *, language: str | None = None) -> Choice:
-        return self._selector.choose(text, language=language)
+        """Returns the overlay for a text in this language, or in the detected one."""
+        instance("text", text, str)
+        if language is not None:
+            stated = find_language(language, user_codes=self._overlay)
+            if stated.code not in self._overlay:
+                available = ", ".join(self._overlay) or "none, as there are no overlays"
+                raise InputError(f"language is {stated}; it must be one that is served: {available}")
+            return Choice(stated, None, self._overlay[stated.code], "asked")
+        first = next((i for i, character in enumerate(text) if character.isalpha()), None)
+        if first is None or self._detector is None:
+            return Choice(None, None, BASE, "undetectable")
+        looked_at = text[first : first + LOOKED_AT]
+        if not encodable(looked_at):
+            raise InputError(f"text is {text!r:.40}; it must be valid Unicode to have a language")
+        detected = self._detector.detect(looked_at)
+        overlays = {self._overlay[alike.code] for alike in self._alike[detected.language.code]}
+        if len(overlays) > 1:  # the detector cannot distinguish them
+            return Choice(None, None, BASE, "undetectable")
+        if detected.confidence < self._confidence:
+            return Choice(detected.language, detected.confidence, BASE, "unsure")
+        return Choice(detected.language, detected.confidence, overlays.pop(), "detected")
 
     @contextmanager
-    def using(self, overlay: str) -> Iterator["PreTrainedModel"]:
-        """Gives the model with an overlay, or the base, to one thread at a time.
-
-        The overlay stays active after the block, so the next request in the same language switches nothing. Only a
-        nested block restores the overlay of the outer one.
-        """
+    def using(self, overlay: str) -> Iterator[PreTrainedModel]:
+        """Gives the model with an overlay, or the base, to one thread at a time; the overlay then stays active."""
         with self._lock:
             before = self.now
             self._to(overlay)
@@ -194,7 +149,6 @@ class AdaptiveModel:
                     self._to(before)
 
     def _to(self, overlay: str) -> None:
-        """Switches weights and, if there are any, input thresholds; the base has language-blind ones."""
         self._switch.to(overlay)
         if self._inputs is not None:
             self._inputs.use(None if overlay == BASE else overlay)
@@ -211,10 +165,8 @@ class AdaptiveModel:
     ) -> list[Completion]:
         """Returns the completion of every prompt, in the order of the prompts.
 
-        `language` is the language of all prompts; without it each is detected. Prompts with the same overlay are
-        continued in batches of up to `batch`, starting with the active overlay. `options` are options of `generate` in
-        transformers; the model sets the defaults, and `max_new_tokens` is 64 if neither sets it. With a `seed`,
-        sampled prompts are continued one at a time, so that the text of one does not depend on the others.
+        `language` is the language of all prompts; without it each is detected. `options` are options of `generate` in
+        transformers. With a `seed`, sampled prompts are continued one at a time, so that none depends on the others.
         """
         texts = (prompts,) if isinstance(prompts, str) else sequence("prompts", prompts)
         whole("batch", batch, least=1)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import INPUT_PRODUCTS_BYTES, OVERLAY_POSITIONS
@@ -30,17 +30,11 @@ from fairbits.quantization.gptq.hessian import (
 )
 from fairbits.quantization.plan import Plan, schemes_by_name
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 FLOAT_BYTES = 4
 
 
 class OverlayBase:
-    """The base in float32, and everything needed to give some of its rows another form.
-
-    Rows are changed and restored by `Switch`, not here.
-    """
+    """The base in float32, and everything needed to give some of its rows another form."""
 
     def __init__(self, checkpoint: Checkpoint, base: Checkpoint, *, device: str = "cpu") -> None:
         self.checkpoint, self.base = checkpoint, base
@@ -68,19 +62,14 @@ class OverlayBase:
         return self.checkpoint.architecture.weights[name]
 
     def codes(self, name: str) -> Codes:
-        """Returns a linear layer of the base as it is stored."""
         names = (f"{name}_packed", f"{name}_scale", f"{name}_shape")
         return read_packed({tensor: self.base.read(tensor) for tensor in names}, name, bits=self.schemes[name].bits)
 
     def original(self, name: str) -> Tensor:
-        """Returns a linear layer of the model that the base was made from."""
         return matrix(self.checkpoint, self.weight(name))
 
     def input_statistics(self, text: TokenizedText, *, products: bool = True) -> Iterator[tuple[str, InputStatistics]]:
-        """Yields the input statistics of each linear layer on a text, with equal weights for all languages.
-
-        The text passes through the base, not through any overlay of it.
-        """
+        """Yields the input statistics of each linear layer of the base, with equal weights for all languages."""
         for part in self._parts(products):
             inputs = self._inputs(text, part, products)
             for sees, names in groupby(part, lambda name: self.weight(name).sees):
@@ -107,7 +96,6 @@ class OverlayBase:
         return inputs
 
     def _parts(self, products: bool) -> Iterator[list[str]]:
-        """Yields the linear layers in parts whose products fit in memory together."""
         part: list[str] = []
         taken: dict[str | None, int] = {}
         for name in self.schemes:

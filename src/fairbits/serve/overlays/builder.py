@@ -1,7 +1,6 @@
 """Building overlays: which languages share one, which rows it holds and in which form, and the damage on held-out text.
 
-A row is stored in one of three forms, fitted to H = E[x xᵀ] of a text. How much damage each row saves is estimated from
-the sensitivity of the outputs; the damage itself is measured.
+How much damage each row saves is estimated from the sensitivity of the outputs; the damage itself is measured.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,10 +30,8 @@ from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.overlay_files import BASE, Form, Overlay, Patch
 from fairbits.serve.overlays.switch import Switch
 
-HOLDOUT_EVERY = 3
-"""One in this many documents of a language is held out."""
-RESIDUAL_BITS = 2
-"""Bits of the residual of a row: of 2, 3 and 8 bits, 2 saved most per byte in measurements."""
+HOLDOUT_EVERY = 3  # one in this many documents of a language is held out
+RESIDUAL_BITS = 2  # bits of the residual of a row: of 2, 3 and 8 bits, 2 saved most per byte in measurements
 Cluster = tuple[str, ...]
 
 
@@ -64,7 +61,6 @@ class Candidate:
 
     @property
     def row_bytes(self) -> float:
-        """The bytes of a row in a file, including its number."""
         one_row = self.patch(torch.zeros(1, dtype=torch.int64)).tensors()
         return sum(tensor.nbytes for tensor in one_row.values())
 
@@ -108,10 +104,7 @@ def _energy(change: Tensor, H: Tensor) -> Tensor:
 
 
 class OverlayBuilder:
-    """A base, and the predictions of the original model on the calibration text.
-
-    Between two calls no overlay is active.
-    """
+    """A base, and the predictions of the original model on the calibration text."""
 
     def __init__(
         self, overlay_base: OverlayBase, reference: ReferenceModel, *, seed: int = 0, progress: Progress | None = None
@@ -163,7 +156,6 @@ class OverlayBuilder:
         return self._sensitivity[code]
 
     def _fitting(self, languages: Iterable[str]) -> TokenizedText:
-        """Returns the part of some languages' text that overlays are fitted to."""
         wanted = set(languages)
         windows = (window for window in self.text.windows if self._selects(window.document, wanted, held_out=False))
         return replace(self.text, windows=tuple(windows))
@@ -197,20 +189,13 @@ def held_out_documents(text: TokenizedText) -> frozenset[int]:
 
 
 def best_count(damages: Mapping[int, Mapping[str, float]], *, spare: float) -> int:
-    """Returns the fewest clusters whose worst damage is within `spare` of the least.
-
-    >>> best_count({1: {"a": 0.3}, 2: {"a": 0.2}, 4: {"a": 0.199}}, spare=0.02)
-    2
-    """
+    """Returns the fewest clusters whose worst damage is within `spare` of the least."""
     worst = {count: max(by_language.values()) for count, by_language in damages.items()}
     return min(count for count, value in worst.items() if value <= min(worst.values()) * (1 + spare))
 
 
 def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tuple[Patch, ...]:
-    """Returns the rows that save most per byte, at most `budget` bytes in total; None: all rows of all layers.
-
-    Rows that save nothing are left out even if they fit.
-    """
+    """Returns the rows that save most per byte, and anything at all, in at most `budget` bytes; None: all rows."""
     if budget is None:
         return tuple(candidate.patch(None) for candidate in candidates)
     size = np.concatenate([np.full(len(candidate.saved), candidate.row_bytes) for candidate in candidates])
@@ -227,10 +212,7 @@ def patches_within(candidates: Sequence[Candidate], budget: float | None) -> tup
 
 
 def importance_patterns(overlay_base: OverlayBase, text: TokenizedText) -> dict[str, Floats]:
-    """Returns for each language log E_λ[x_j²] of every input of every linear layer, less its mean per layer.
-
-    Subtracting the mean removes the overall magnitude and leaves which inputs matter more to a language than others.
-    """
+    """Returns for each language log E_λ[x_j²] of every input of every layer, less its mean per layer."""
     parts: dict[str, Floats] = {}
     for name, inputs in overlay_base.input_statistics(text, products=False):
         sees = str(overlay_base.weight(name).sees)
@@ -242,11 +224,7 @@ def importance_patterns(overlay_base: OverlayBase, text: TokenizedText) -> dict[
 
 
 def clusters(patterns: Mapping[str, Floats], count: int) -> tuple[tuple[str, ...], ...]:
-    """Returns `count` clusters of languages by Ward's method, largest first; clusters of different counts are nested.
-
-    >>> clusters({"a": np.array([0.0, 1]), "b": np.array([5.0, 5]), "c": np.array([0.1, 1])}, 2)
-    (('a', 'c'), ('b',))
-    """
+    """Returns `count` clusters of languages by Ward's method, largest first; they are nested for different counts."""
     codes = list(patterns)
     if count >= len(codes):
         return tuple((code,) for code in codes)
@@ -295,7 +273,6 @@ def _gradient_hook(sums: Tensor) -> Callable[[nn.Module, Any, Any], None]:
 
 
 def _backward(overlay_base: OverlayBase, text: TokenizedText, seed: int) -> int:
-    """Returns how many positions predicted a token, after a forward and a backward pass."""
     model, device = overlay_base.model, str(overlay_base.model.device)
     blocks = [model.get_submodule(block.module) for block in overlay_base.checkpoint.architecture.blocks]
     draws, scores = SignDraws(seed), LossSums(len(text.lang))

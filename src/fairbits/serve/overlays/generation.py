@@ -2,20 +2,17 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from fairbits.core.checks import in_range, whole
 from fairbits.core.errors import InputError
 from fairbits.models.device import fixed_seed
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-MAX_NEW_TOKENS = 64
-"""The number of new tokens if neither the caller nor the model sets it."""
+MAX_NEW_TOKENS = 64  # the number of new tokens if neither the caller nor the model sets it
 FUNCTIONS = ("logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria")
 """Options of `generate` that are not part of its configuration."""
 REFUSED = {
@@ -62,11 +59,9 @@ class Settings:
 
 
 def settings_for(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", options: Mapping[str, Any], *, seed: int | None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any], *, seed: int | None
 ) -> Settings:
     """Returns the options completed with the model's defaults; raises if `generate` does not have one of them."""
-    from transformers import GenerationConfig
-
     if not model.can_generate() or model.config.is_encoder_decoder:
         raise InputError(
             f"{type(model).__name__} does not generate text; give a model that does, such as Llama or BLOOM"
@@ -87,7 +82,6 @@ def settings_for(
 
 
 def _check(options: Mapping[str, Any], *, allowed: Collection[str]) -> None:
-    """Raises if an option is refused, or would be silently ignored."""
     for name, value in options.items():
         if name in REFUSED:
             raise InputError(f"the option {name} is not taken, as {REFUSED[name]}")
@@ -107,7 +101,7 @@ def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
 
 
 def generate_batch(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[Prompt], settings: Settings
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], settings: Settings
 ) -> dict[int, Continuation]:
     """Returns the continuation of every prompt, by its place."""
     ids, mask = _left_padded(prompts, settings.padding, model.device)
@@ -130,7 +124,7 @@ def generate_batch(
 
 
 def _continuation(
-    tokenizer: "PreTrainedTokenizerBase", prompt: Prompt, new: list[int], settings: Settings
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, new: list[int], settings: Settings
 ) -> Continuation:
     end = next((i for i, token in enumerate(new) if token in settings.ends), None)
     if end is not None:
@@ -144,13 +138,12 @@ def _continuation(
     return Continuation(text, len(new), reason)
 
 
-def decode_text(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Returns the text of tokens as it is, without special tokens."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns tokens and mask, with padding on the left so that continuations start at the right end."""
     longest = max(len(prompt.ids) for prompt in prompts)
     ids = torch.full((len(prompts), longest), padding, dtype=torch.int64)
     mask = torch.zeros_like(ids)

@@ -1,7 +1,4 @@
-"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files.
-
-On disk each overlay is one safetensors file, described by the manifest, `overlays.json`.
-"""
+"""Overlays: rows of linear layers, fitted to one or a few languages, that replace rows of the base; and their files."""
 
 import hashlib
 import math
@@ -44,10 +41,8 @@ from fairbits.serve.overlays.activations import ActivationTable, Clip
 MANIFEST = "overlays.json"
 SUFFIX = ".safetensors"
 THRESHOLDS = "activations"
-BASE = "base"
-"""The name of the shared base itself."""
-PLAIN = re.compile(r"\w[\w-]*")
-"""Allowed names of overlays; the name is part of the file name."""
+BASE = "base"  # the name of the shared base itself
+PLAIN = re.compile(r"\w[\w-]*")  # allowed names of overlays; the name is part of the file name
 WRITTEN = re.compile(rf"{PLAIN.pattern}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}")
 """Names of files with tensors: they end with the beginning of their SHA-256, so that the same name is the same content,
 and new overlays never touch the files of those that they replace."""
@@ -59,11 +54,8 @@ Form = Literal["residual", "codes", "steps"]
 class Patch:
     """Rows of one linear layer (out, in), in one of the forms.
 
-    `tensor`       the layer in the files of the base, `module` in the loaded model, `transposed` there
-    `rows`         which rows, int64 (n,); None: all
-    `scales`       (n, groups), in the type that is stored
-    `codes`        int8 (n, in) of `bits` each; None: the base's codes stay
-    `base_scales`  what `scales` replace where the codes stay
+    `tensor` names the layer in the files of the base, `module` in the loaded model. `rows` are int64 (n,), `codes` int8
+    (n, in) and `scales` (n, groups). Without codes the base's stay, and `scales` replace `base_scales`.
     """
 
     form: Form
@@ -202,12 +194,9 @@ OVERLAYS = Kind("fairbits.overlays/1", "a manifest of overlays", "fairbits overl
 
 @dataclass(frozen=True, eq=False)
 class Overlays:
-    """All overlays of a base.
+    """All overlays of a base, by its fingerprint, and which of them, or BASE, serves every language.
 
-    `base`         fingerprint of the base they were made for
-    `languages`    the overlay of every language served; BASE where no overlay is worthwhile
-    `record`       how they were made and what they achieve, for readers and reports
-    `activations`  clipping thresholds of the inputs of linear layers; None: inputs are not quantized
+    `record` says how they were made, and `activations` have the thresholds of inputs, if these are quantized.
     """
 
     base: str
@@ -221,7 +210,6 @@ class Overlays:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all tensors; overlays with the same patches are stored once."""
         rows = {id(overlay.patches): overlay.size_bytes for overlay in self.overlays}
         table = {} if self.activations is None else self.activations.tensors()
         return sum(rows.values()) + sum(tensor.nbytes for tensor in table.values())
@@ -232,14 +220,18 @@ class Overlays:
             self.write(place)
 
     def write(self, place: Path) -> None:
-        """Writes all files to a directory that `open_for_writing` has given."""
         files: dict[Path, list[Piece]] = {}
         entries: dict[int, OverlayEntry] = {}  # by their patches, which overlays may share
         for overlay in self.overlays:
             if id(overlay.patches) not in entries:
                 pieces = in_memory(overlay.tensors())
                 file, digest = _place_for(place, overlay.name, pieces)
-                files[file], entries[id(overlay.patches)] = pieces, _overlay_entry(overlay, file, digest)
+                patches = tuple(
+                    PatchEntry(patch.tensor, patch.module, patch.form, patch.bits, patch.count, patch.transposed)
+                    for patch in overlay.patches
+                )
+                entry = OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
+                files[file], entries[id(overlay.patches)] = pieces, entry
         table = None
         if self.activations is not None:
             pieces = in_memory(self.activations.tensors())
@@ -316,7 +308,6 @@ def open_for_writing(directory: Path) -> Iterator[Path]:
 
 
 def _named_files(place: Path) -> set[Path] | None:
-    """Returns the files that the manifest in a directory names; None if it cannot be read."""
     if not os.path.lexists(place / MANIFEST):
         return set()
     try:
@@ -327,7 +318,6 @@ def _named_files(place: Path) -> set[Path] | None:
 
 
 def _clear(place: Path, older: Iterable[Path] = ()) -> None:
-    """Removes files with tensors that the manifest in a directory does not name, and such that an older one named."""
     with uninterrupted():
         named = _named_files(place)
         if named is None:  # nothing is removed that it may name
@@ -340,14 +330,6 @@ def _clear(place: Path, older: Iterable[Path] = ()) -> None:
 def _remove_empty(directory: Path) -> None:
     with suppress(OSError):
         directory.rmdir()
-
-
-def _overlay_entry(overlay: Overlay, file: Path, digest: str) -> OverlayEntry:
-    patches = tuple(
-        PatchEntry(patch.tensor, patch.module, patch.form, patch.bits, patch.count, patch.transposed)
-        for patch in overlay.patches
-    )
-    return OverlayEntry(overlay.name, overlay.languages, file.name, digest, overlay.size_bytes, patches)
 
 
 def _place_for(place: Path, name: str, pieces: list[Piece]) -> tuple[Path, str]:
@@ -391,7 +373,12 @@ def _read_patches(place: Path, entry: OverlayEntry, base: Checkpoint) -> tuple[P
 def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -> Patch:
     name, bits, form = entry.tensor, entry.bits, entry.form
     shape, below = base.read(f"{name}_shape"), base.read(f"{name}_scale")
-    rows = _rows(tensors, name, int(shape[0]))
+    rows = tensors.get(f"{name}_rows")
+    if rows is not None:
+        rows = rows.to(torch.int64).flatten()
+        unique = set(rows.tolist())
+        if not unique or len(unique) < len(rows) or min(unique) < 0 or max(unique) >= int(shape[0]):
+            raise InputError(f"the file stores rows that {name} does not have, or one of them twice; make it again")
     scales, count = tensors[f"{name}_scale"].clone(), int(shape[0]) if rows is None else len(rows)
     groups = scales.shape[1] if scales.ndim == 2 else 0
     fits: bool = scales.dtype.is_floating_point and len(scales) == count == entry.rows
@@ -410,12 +397,3 @@ def _patch(tensors: Mapping[str, Tensor], entry: PatchEntry, base: Checkpoint) -
         stored = {f"{name}_packed": packed, f"{name}_scale": scales, f"{name}_shape": shape}
         codes = read_packed(stored, name, bits=bits).codes
     return Patch(form, name, entry.module, bits, rows, scales, codes, base_scales, entry.transposed)
-
-
-def _rows(tensors: Mapping[str, Tensor], name: str, most: int) -> Tensor | None:
-    if f"{name}_rows" not in tensors:
-        return None
-    rows = tensors[f"{name}_rows"].to(torch.int64).flatten()
-    if not len(rows) or len(set(rows.tolist())) < len(rows) or int(rows.min()) < 0 or int(rows.max()) >= most:
-        raise InputError(f"the file stores rows that {name} does not have, or one of them twice; make it again")
-    return rows

@@ -12,19 +12,15 @@ therefore tried once at the start, and rows that do not come back exactly are co
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.scales.groups import Codes, dequantize, divisors, split_like
 from fairbits.models.swapped_model import matrix_at
 from fairbits.serve.overlays.overlay_files import BASE, Overlay, Patch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 Placed = tuple[Tensor, Patch, bool]
 """A parameter as (out, in), its patch, and whether its rows must be copied before they are overwritten."""
@@ -33,8 +29,7 @@ Placed = tuple[Tensor, Patch, bool]
 class Switch:
     """A loaded base and its active overlay. Only one thread at a time may use it."""
 
-    def __init__(self, model: "PreTrainedModel", overlays: Iterable[Overlay]) -> None:
-        """Checks that every overlay fits the model, and moves their codes to its device."""
+    def __init__(self, model: PreTrainedModel, overlays: Iterable[Overlay]) -> None:
         self._patches: dict[str, list[Placed]] = {BASE: []}
         placed: dict[int, list[Placed]] = {}
         for overlay in overlays:
@@ -77,7 +72,6 @@ class Switch:
 
     @torch.no_grad()
     def _back(self) -> None:
-        """Restores the base; if it is interrupted, the next call continues where it stopped."""
         self.now = BASE
         while self._kept:
             W, patch, kept = self._kept[-1]
@@ -98,7 +92,6 @@ def _values(rows: Tensor, patch: Patch) -> Tensor:
 
 
 def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
-    """Returns rows with new scales and the same codes."""
     assert patch.base_scales is not None
     old, new = (patch.scales, patch.base_scales) if back else (patch.base_scales, patch.scales)
     old, new = old.to(rows.dtype), new.to(rows.dtype)
@@ -109,7 +102,6 @@ def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
 
 @torch.no_grad()
 def _is_recoverable(W: Tensor, patch: Patch) -> bool:
-    """Returns whether the rows of the base can be recovered from the patched rows, bit for bit."""
     if patch.codes is not None:
         return False
     rows = W if patch.rows is None else W.index_select(0, patch.rows)
@@ -125,7 +117,7 @@ def _write(W: Tensor, rows: Tensor | None, values: Tensor) -> None:
         W.index_copy_(0, rows, values)
 
 
-def _weight(model: "PreTrainedModel", patch: Patch) -> Tensor:
+def _weight(model: PreTrainedModel, patch: Patch) -> Tensor:
     W = matrix_at(model, patch.module, transposed=patch.transposed)
     if W is None:
         raise InputError(

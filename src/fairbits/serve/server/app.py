@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import stated_positions
-from fairbits.serve.overlays.adaptive_model import AdaptiveModel, Choice
+from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.overlays.overlay_files import BASE
 from fairbits.serve.server.decoding import ChoiceEvent, PendingChoice
 from fairbits.serve.server.request import (
@@ -25,63 +26,18 @@ from fairbits.serve.server.request import (
     CompletionRequest,
     Limits,
     RequestError,
-    bad_request,
     parse_request,
     read_body,
 )
 from fairbits.serve.server.response import Responder
 from fairbits.serve.server.scheduler import Metrics, Scheduler
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 """The Host names of a server on this machine; any other may be a web page that uses DNS rebinding."""
-PUBLIC_PATHS = ("/health",)
-"""Paths that need no key."""
+PUBLIC_PATHS = ("/health",)  # paths that need no key
 COUNTED_PATHS = ("/v1/completions", "/v1/models", "/health", "/metrics")
 """Paths that metrics name; all others are "other"."""
-STOP_TIMEOUT = 5.0
-"""Seconds to wait for the decoding thread at shutdown."""
-
-
-class PromptReader:
-    """Turns requests into choices. Detection and tokenization take time, so not in the event loop."""
-
-    def __init__(self, model: AdaptiveModel, limits: Limits) -> None:
-        self._model, self._limits = model, limits
-        self._positions = stated_positions(model.checkpoint)
-
-    def read(self, request: CompletionRequest, emit: Callable[[ChoiceEvent], None]) -> list[PendingChoice]:
-        """Returns all choices of a request, those of one prompt next to each other."""
-        choices: list[PendingChoice] = []
-        for prompt in request.prompts:
-            served = self._choose(prompt, request.language)
-            ids = self._tokenize(prompt, request.max_tokens)
-            for _ in range(request.n):
-                sampling = request.sampling
-                if sampling.seed is not None:  # the choices of one request differ, and are the same the next time
-                    sampling = replace(sampling, seed=(sampling.seed + len(choices)) % 2**63)
-                limits = (request.max_tokens, request.stops)
-                choices.append(PendingChoice(len(choices), ids, served, *limits, sampling, request.stream, emit))
-        return choices
-
-    def _choose(self, prompt: str, language: str | None) -> Choice:
-        try:
-            return self._model.choose(prompt, language=language)
-        except InputError as problem:
-            raise bad_request(str(problem), "language" if language else "prompt") from None
-
-    def _tokenize(self, prompt: str, new: int) -> tuple[int, ...]:
-        ids = self._model.tokenizer(prompt, verbose=False)["input_ids"]
-        if not ids:
-            raise bad_request("a prompt has no tokens; send text to continue", "prompt")
-        most = max(min(self._limits.max_prompt_tokens, self._positions - new), 0)
-        if len(ids) > most:
-            advice = "shorten it, or request fewer new tokens"
-            message = f"the prompt has {len(ids)} tokens; this server takes {most}: {advice}"
-            raise RequestError(400, message, param="prompt", code="context_length_exceeded")
-        return tuple(ids)
+STOP_TIMEOUT = 5.0  # seconds to wait for the decoding thread at shutdown
 
 
 class Service:
@@ -91,7 +47,7 @@ class Service:
         self.limits, self.metrics, self.name = limits, Metrics(), name
         self.scheduler = Scheduler(model, limits, self.metrics)
         self.model = _model_data(model, name)
-        self._reader = PromptReader(model, limits)
+        self._model, self._positions = model, stated_positions(model.checkpoint)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fairbits-reading")
 
     @asynccontextmanager
@@ -113,7 +69,7 @@ class Service:
 
         self.scheduler.reserve(count)
         try:
-            choices = await loop.run_in_executor(self._pool, self._reader.read, request, emit)
+            choices = await loop.run_in_executor(self._pool, self._read, request, emit)
         except BaseException:  # including cancellation, when the client leaves
             self.scheduler.release(count)
             raise
@@ -137,6 +93,35 @@ class Service:
     async def get_metrics(self) -> Any:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    def _read(self, request: CompletionRequest, emit: Callable[[ChoiceEvent], None]) -> list[PendingChoice]:
+        # all choices, those of one prompt together; detection and tokenization take time: not in the event loop
+        choices: list[PendingChoice] = []
+        for prompt in request.prompts:
+            try:
+                served = self._model.choose(prompt, language=request.language)
+            except InputError as problem:
+                param = "language" if request.language else "prompt"
+                raise RequestError(400, str(problem), param=param) from None
+            ids = self._tokenize(prompt, request.max_tokens)
+            for _ in range(request.n):
+                sampling = request.sampling
+                if sampling.seed is not None:  # the choices of one request differ, and are the same the next time
+                    sampling = replace(sampling, seed=(sampling.seed + len(choices)) % 2**63)
+                limits = (request.max_tokens, request.stops)
+                choices.append(PendingChoice(len(choices), ids, served, *limits, sampling, request.stream, emit))
+        return choices
+
+    def _tokenize(self, prompt: str, new: int) -> tuple[int, ...]:
+        ids = self._model.tokenizer(prompt, verbose=False)["input_ids"]
+        if not ids:
+            raise RequestError(400, "a prompt has no tokens; send text to continue", param="prompt")
+        most = max(min(self.limits.max_prompt_tokens, self._positions - new), 0)
+        if len(ids) > most:
+            advice = "shorten it, or request fewer new tokens"
+            message = f"the prompt has {len(ids)} tokens; this server takes {most}: {advice}"
+            raise RequestError(400, message, param="prompt", code="context_length_exceeded")
+        return tuple(ids)
+
     def _check_model(self, name: str) -> None:
         if name != self.name:
             message = f"there is no model {name!r:.120}; this server has {self.name!r}"
@@ -156,18 +141,18 @@ def _model_data(model: AdaptiveModel, name: str) -> dict[str, Any]:
 class AccessMiddleware:
     """Checks the Host header and the API key of every request, and counts every response."""
 
-    app: "ASGIApp"
+    app: ASGIApp
     metrics: Metrics
     key: str | None
     loopback_only: bool
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began, status = perf_counter(), CLIENT_CLOSED_REQUEST
 
-        async def send_counted(message: "Message") -> None:
+        async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -182,8 +167,7 @@ class AccessMiddleware:
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.latency.labels(path).observe(perf_counter() - began)
 
-    def _refusal(self, scope: "Scope") -> RequestError | None:
-        """Returns why a request is refused; None if it is not."""
+    def _refusal(self, scope: Scope) -> RequestError | None:
         headers = Headers(scope=scope)
         if self.loopback_only and _host_name(headers.get("host", "")) not in LOOPBACK_HOSTS:
             return RequestError(403, "this server answers only as localhost; use http://127.0.0.1", code="wrong_host")
@@ -196,16 +180,11 @@ class AccessMiddleware:
 
 
 def _host_name(host: str) -> str:
-    """Returns the name in a Host header, without the port.
-
-    >>> _host_name("localhost:8000"), _host_name("[::1]:8000"), _host_name("[::1]")
-    ('localhost', '[::1]', '[::1]')
-    """
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdecimal() and (name.endswith("]") or ":" not in name) else host.lower()
 
 
-def create_app(service: Service, *, key: str | None = None, loopback_only: bool = True) -> "ASGIApp":
+def create_app(service: Service, *, key: str | None = None, loopback_only: bool = True) -> ASGIApp:
     """Returns the application of a service, with its access control."""
     app = FastAPI(
         lifespan=service.lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False

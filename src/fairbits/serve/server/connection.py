@@ -9,20 +9,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairbits.serve.server.request import RequestError
 
-HEADER_TIMEOUT = 20.0
-"""Seconds in which the headers of a request must arrive."""
-READ_TIMEOUT = 20.0
-"""Seconds in which a client must read at least a byte of what waits for it."""
+HEADER_TIMEOUT = 20.0  # seconds in which the headers of a request must arrive
+READ_TIMEOUT = 20.0  # seconds in which a client must read at least a byte of what waits for it
 TOO_MANY = RequestError(
     503, "too many clients are connected; try again later", code="too_many_connections", headers={"Retry-After": "1"}
 )
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is ended if headers do not arrive, or if its client does not read; uvicorn would wait forever.
-
-    `most` is the number of connections that may be open; a further one is refused at once.
-    """
+    """A connection that ends if headers do not arrive or its client does not read; there are at most `most` of them."""
 
     most: ClassVar[int]
     _deadline: asyncio.TimerHandle | None = None
@@ -42,12 +37,10 @@ class LimitedProtocol(H11Protocol):
         self._update_deadline()
 
     def pause_writing(self) -> None:
-        """Begins to watch whether the client reads; until it does, no more is taken from the response."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """Stops watching: the client has been sent everything."""
         super().resume_writing()
         if self._reading is not None:
             self._reading.cancel()
@@ -63,7 +56,6 @@ class LimitedProtocol(H11Protocol):
         self._reading = self.loop.call_later(READ_TIMEOUT, self._check_read, unread)
 
     def _check_read(self, before: int) -> None:
-        """Ends the connection if the client has read nothing since, or the response had ended already."""
         if self.transport.is_closing() or self.transport.get_write_buffer_size() >= before:
             self.transport.abort()
         else:
@@ -92,7 +84,6 @@ def limited_protocol(most: int) -> type[LimitedProtocol]:
 
 
 def _whole_response(problem: RequestError) -> bytes:
-    """Returns the bytes of an error response, for a connection whose request is not read."""
     body = json.dumps(problem.as_data()).encode()
     lines = (
         *(f"HTTP/1.1 {problem.status} Service Unavailable", "Content-Type: application/json", "Connection: close"),

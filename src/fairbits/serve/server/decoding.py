@@ -3,22 +3,19 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from fairbits.serve.overlays.adaptive_model import Choice
 from fairbits.serve.overlays.generation import Prompt, decode_text, generate_batch, settings_for
 from fairbits.serve.server.request import Sampling
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 CONTEXT = 6
 """Tokens of the prompt that are decoded as well: whether a word begins with a space depends on what precedes it."""
-INCOMPLETE = "\ufffd"
-"""What a decoder writes for bytes that are not, or not yet, a character."""
+INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not, or not yet, a character
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,14 @@ class Failure:
     stopping: bool = False
 
 
-ChoiceEvent = tuple[int, TextChunk | Failure]
-"""The index of a choice, and what happened to it."""
+ChoiceEvent = tuple[int, TextChunk | Failure]  # the index of a choice, and what happened to it
 
 
 @dataclass(eq=False)
 class PendingChoice:
     """One choice of a request. The decoding thread writes `tokens`; any thread may set `cancelled`.
 
-    `prompt`  the tokens of the prompt
-    `served`  the language and overlay that serve it
-    `stops`   the strings that end it
-    `emit`    receives chunks as they come if `stream`, else one chunk with all the text; called by another thread
+    `emit` receives chunks as they come if `stream`, else one chunk with all the text; called by another thread.
     """
 
     index: int
@@ -76,7 +69,7 @@ class PendingChoice:
 class Detokenizer:
     """Returns the text that each token adds. All pieces together are the text of all tokens."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = list(prompt[-CONTEXT:])
         self._start, self._emitted = 0, len(self._ids)
@@ -92,25 +85,18 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """Returns the text that was held back, after the last token."""
         text = self._new_text()
         self._start, self._emitted = self._emitted, len(self._ids)
         return text
 
     def _new_text(self) -> str:
-        return self._decode(self._ids[self._start :])[len(self._decode(self._ids[self._start : self._emitted])) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        return decode_text(self._tokenizer, ids) if ids else ""
+        parts = (self._ids[self._start :], self._ids[self._start : self._emitted])
+        text, emitted = (decode_text(self._tokenizer, ids) if ids else "" for ids in parts)
+        return text[len(emitted) :]
 
 
 class StopFilter:
-    """Passes text on until a stop string comes; neither the stop string nor what follows is passed on.
-
-    >>> stop = StopFilter(["\\n\\n"])
-    >>> stop.add("one\\n"), stop.add("two\\n"), stop.add("\\nthree"), stop.stopped
-    ('one', '\\ntwo', '', True)
-    """
+    """Passes text on until a stop string comes; neither the stop string nor what follows is passed on."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -125,25 +111,21 @@ class StopFilter:
         if ends:
             self.stopped, self._pending = True, ""
             return text[: min(ends)]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        # the longest end of the text that begins a stop string
+        sizes = (size for stop in self._stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
+        keep = max(sizes, default=0)
         self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """Returns the text that was held back, after the last text."""
         text, self._pending = self._pending, ""
         return text
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Returns how many characters at the end of the text begin the stop string."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class ChoiceWriter:
     """Turns the tokens of one choice into chunks of text."""
 
-    def __init__(self, choice: PendingChoice, tokenizer: "PreTrainedTokenizerBase", ends: frozenset[int]) -> None:
+    def __init__(self, choice: PendingChoice, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> None:
         self.choice = choice
         self.done = False
         self._ends = ends
@@ -152,7 +134,6 @@ class ChoiceWriter:
         self._texts: list[str] = []
 
     def add(self, token: int) -> None:
-        """Takes the next token, and emits the text that it adds."""
         choice = self.choice
         choice.tokens += 1
         ended, full = token in self._ends, choice.tokens >= choice.max_tokens
@@ -169,51 +150,35 @@ class ChoiceWriter:
             self._texts.clear()
 
 
-class BatchMonitor:
-    """A stopping criterion of transformers that sees every step, hands out tokens, and ends choices one by one."""
-
-    def __init__(
-        self, writers: Sequence[ChoiceWriter], *, halted: Callable[[], bool], on_first_token: Callable[[float], None]
-    ) -> None:
-        self._writers, self._halted, self._on_first_token = writers, halted, on_first_token
-
-    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002 (as transformers calls it)
-        halted = self._halted()
-        for writer, token in zip(self._writers, input_ids[:, -1].tolist(), strict=True):
-            if writer.done or writer.choice.cancelled or halted:
-                continue
-            if writer.choice.tokens == 0:
-                self._on_first_token(perf_counter() - writer.choice.arrived_at)
-            writer.add(token)
-        ended = [halted or writer.done or writer.choice.cancelled for writer in self._writers]
-        return torch.tensor(ended, device=input_ids.device)
-
-
 def decode(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     batch: Sequence[PendingChoice],
     *,
     halted: Callable[[], bool],
     on_first_token: Callable[[float], None],
 ) -> None:
-    """Decodes choices with the same batch key together.
-
-    `halted` ends all of them. `on_first_token` receives the seconds to the first token of each.
-    """
-    from transformers import StoppingCriteriaList
-
-    settings = settings_for(model, tokenizer, _options(batch), seed=batch[0].sampling.seed)
-    writers = [ChoiceWriter(choice, tokenizer, settings.ends) for choice in batch]
-    monitor: Any = BatchMonitor(writers, halted=halted, on_first_token=on_first_token)
-    watched = replace(settings, options={**settings.options, "stopping_criteria": StoppingCriteriaList([monitor])})
-    generate_batch(model, tokenizer, [Prompt(i, "", choice.prompt) for i, choice in enumerate(batch)], watched)
-
-
-def _options(batch: Sequence[PendingChoice]) -> dict[str, Any]:
-    """Returns the options of `generate` for a batch; the sampling defaults of the model do not apply."""
+    """Decodes choices with the same batch key together, until `halted`; reports the seconds to each first token."""
     sampling, most = batch[0].sampling, max(choice.max_tokens for choice in batch)
+    # the sampling defaults of the model do not apply
     options: dict[str, Any] = {"do_sample": sampling.temperature != 0, "num_beams": 1, "max_new_tokens": most}
     if options["do_sample"]:
         options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
-    return options
+    settings = settings_for(model, tokenizer, options, seed=sampling.seed)
+    writers = [ChoiceWriter(choice, tokenizer, settings.ends) for choice in batch]
+
+    def monitor(input_ids: Tensor, _scores: Any, **_: Any) -> Tensor:
+        """Sees every step as a stopping criterion of transformers, hands out tokens, and ends choices one by one."""
+        stop = halted()
+        for writer, token in zip(writers, input_ids[:, -1].tolist(), strict=True):
+            if writer.done or writer.choice.cancelled or stop:
+                continue
+            if writer.choice.tokens == 0:
+                on_first_token(perf_counter() - writer.choice.arrived_at)
+            writer.add(token)
+        ended = [stop or writer.done or writer.choice.cancelled for writer in writers]
+        return torch.tensor(ended, device=input_ids.device)
+
+    criteria: Any = StoppingCriteriaList([monitor])
+    watched = replace(settings, options={**settings.options, "stopping_criteria": criteria})
+    generate_batch(model, tokenizer, [Prompt(i, "", choice.prompt) for i, choice in enumerate(batch)], watched)

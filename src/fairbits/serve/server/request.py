@@ -22,16 +22,13 @@ from fairbits.core.errors import printable
 if TYPE_CHECKING:
     from fastapi import Request
 
-BODY_TIMEOUT = 30.0
-"""Seconds in which the body of a request must arrive."""
+BODY_TIMEOUT = 30.0  # seconds in which the body of a request must arrive
 DISCARD_LIMIT = 16 << 20
 """Bytes beyond the limit that are still read, so that the client sees the response and not a broken connection."""
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """The type of an error by its status; any other is an invalid request or an error of the server."""
-CLIENT_CLOSED_REQUEST = 499
-"""The status of a request whose client left before the response; only the metrics see it."""
-DEFAULT_TOKENS = 16
-"""New tokens where a request does not give a number, as at OpenAI."""
+CLIENT_CLOSED_REQUEST = 499  # the status of a request whose client left before the response; only the metrics see it
+DEFAULT_TOKENS = 16  # new tokens where a request does not give a number, as at OpenAI
 COOLEST, HOTTEST = 0.01, 2.0
 """The temperatures for sampling; below the first, scores divided by it leave the range of float32."""
 UNSUPPORTED = "left out: it is not supported"
@@ -72,22 +69,9 @@ class RequestError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def bad_request(message: str, param: str | None = None) -> RequestError:
-    """Returns the error for a request that is malformed or not supported."""
-    return RequestError(400, message, param=param)
-
-
 @dataclass(frozen=True)
 class Limits:
-    """The limits of the server.
-
-    `max_tokens`         new tokens of a choice
-    `max_prompt_tokens`  tokens of a prompt, where the model has positions for them
-    `max_body`           bytes of a request
-    `max_queue`          choices that wait
-    `max_batch`          choices that are decoded together
-    `timeout`            seconds from a request to the end of its response
-    """
+    """The limits of the server; `max_body` is in bytes, `timeout` in seconds until the end of the response."""
 
     max_tokens: int = 512
     max_prompt_tokens: int = 4096
@@ -219,7 +203,7 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
     if unknown is not None:
         fields = [name for name, info in CompletionRequest.model_fields.items() if info.description != UNSUPPORTED]
         message = f"there is no field {unknown!r:.80}; the fields are {', '.join(sorted(fields))}"
-        raise bad_request(message, printable(unknown[:80]))
+        raise RequestError(400, message, param=printable(unknown[:80]))
     if data.get("max_tokens") is None:
         data["max_tokens"] = min(DEFAULT_TOKENS, limits.max_tokens)
     try:
@@ -228,24 +212,20 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
         name = str(problem.errors(include_url=False, include_context=False)[0]["loc"][0])
         value = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
         rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
-        raise bad_request(f"{name} is {value}; it must be {rule}", name) from None
+        raise RequestError(400, f"{name} is {value}; it must be {rule}", param=name) from None
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
-    """Returns the JSON object in a body.
-
-    Python parses it, not pydantic, since it reads an unpaired surrogate: the field that has one can be named.
-    """
     try:
         data = json.loads(body.decode(), parse_constant=_not_json)
     except UnicodeDecodeError:
-        raise bad_request("the body is not UTF-8; send JSON in UTF-8") from None
+        raise RequestError(400, "the body is not UTF-8; send JSON in UTF-8") from None
     except RecursionError:
-        raise bad_request("the JSON is nested too deeply; no field has more than two levels") from None
+        raise RequestError(400, "the JSON is nested too deeply; no field has more than two levels") from None
     except ValueError as problem:
-        raise bad_request(f"the body is not JSON ({problem}); send a JSON object") from None
+        raise RequestError(400, f"the body is not JSON ({problem}); send a JSON object") from None
     if not isinstance(data, dict):
-        raise bad_request(f"the body is {data!r:.40}; it must be a JSON object")
+        raise RequestError(400, f"the body is {data!r:.40}; it must be a JSON object")
     return data
 
 
@@ -261,4 +241,4 @@ def _body_too_large(most: int) -> RequestError:
 
 
 def _not_json(name: str) -> float:
-    raise bad_request(f"the body contains {name}, which is not JSON; send finite numbers")
+    raise RequestError(400, f"the body contains {name}, which is not JSON; send finite numbers")

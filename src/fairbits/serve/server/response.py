@@ -5,25 +5,21 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from fairbits.serve.overlays.adaptive_model import Choice
 from fairbits.serve.server.decoding import ChoiceEvent, Failure, PendingChoice, TextChunk
 from fairbits.serve.server.request import CLIENT_CLOSED_REQUEST, CompletionRequest, RequestError, server_stopping
 from fairbits.serve.server.scheduler import Metrics, Scheduler
 
-if TYPE_CHECKING:
-    from fastapi import Request
-    from starlette.types import Receive, Scope, Send
-
 logger = logging.getLogger(__name__)
-SEND_GRACE = 5.0
-"""Seconds beyond the time limit in which a client can still receive what was generated for it."""
-UNKNOWN = "unknown"
-"""The language in headers and metrics where it is not known."""
+SEND_GRACE = 5.0  # seconds beyond the time limit in which a client can still receive what was generated for it
+UNKNOWN = "unknown"  # the language in headers and metrics where it is not known
 
 
 class Responder:
@@ -41,16 +37,10 @@ class Responder:
     ) -> None:
         self.choices, self.scheduler = choices, scheduler
         self._request, self._events, self._metrics = request, events, metrics
-        self._frame = {
-            "id": f"cmpl-{uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time()),
-            "model": model,
-        }
+        self._frame = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": model}
         metrics.prompt_tokens.inc(self._prompt_tokens)
 
-    async def respond(self, client: "Request", *, timeout: float) -> Response:
-        """Returns the response, complete or as a stream that starts at once."""
+    async def respond(self, client: Request, *, timeout: float) -> Response:
         if self._request.stream:
             return EventStream(self, timeout)
         try:
@@ -60,7 +50,6 @@ class Responder:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The language and overlay that serve each choice, in the order of the choices."""
         served = [choice.served for choice in self.choices]
         return {
             "X-Fairbits-Language": ", ".join(map(_language_code, served)),
@@ -68,7 +57,6 @@ class Responder:
         }
 
     async def stream(self, timeout: float) -> AsyncIterator[bytes]:
-        """Yields the chunks as server-sent events, and [DONE] at the end."""
         usage: dict[str, Any] = {"usage": None} if self._request.stream_options.include_usage else {}
         try:
             async for index, chunk in self._chunks(timeout):
@@ -80,7 +68,7 @@ class Responder:
             yield _event({**self._frame, "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
-    async def _complete(self, client: "Request", timeout: float) -> Response:
+    async def _complete(self, client: Request, timeout: float) -> Response:
         leaving = asyncio.create_task(_disconnected(client))
         collecting = asyncio.create_task(self._collect(timeout))
         try:
@@ -116,13 +104,11 @@ class Responder:
             yield index, event
 
     def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
-        """Returns one choice, or a part of it; the last part also says what served it."""
         data = {"index": index, "text": chunk.text, "finish_reason": chunk.finish_reason, "logprobs": None}
         return data if chunk.finish_reason is None else {**data, "fairbits": self.choices[index].served.as_data()}
 
     @property
     def _prompt_tokens(self) -> int:
-        """The tokens of all prompts; a prompt with several choices counts once."""
         return sum(len(choice.prompt) for choice in self.choices[:: self._request.n])
 
     def _usage(self) -> dict[str, int]:
@@ -138,7 +124,7 @@ class EventStream(StreamingResponse):
         super().__init__(responder.stream(timeout), media_type="text/event-stream", headers=headers)
         self._responder, self._timeout = responder, timeout + SEND_GRACE
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 await super().__call__(scope, receive, send)
@@ -152,7 +138,7 @@ def _language_code(served: Choice) -> str:
     return UNKNOWN if served.language is None else served.language.code
 
 
-async def _disconnected(client: "Request") -> None:
+async def _disconnected(client: Request) -> None:
     while (await client.receive())["type"] != "http.disconnect":
         pass
 

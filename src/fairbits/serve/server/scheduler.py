@@ -1,7 +1,4 @@
-"""The scheduler: choices wait in the order of arrival; one thread decodes them, those of one overlay together.
-
-Also the metrics of the server, in the text format of Prometheus.
-"""
+"""The scheduler of choices, and the metrics of the server in the text format of Prometheus."""
 
 import logging
 import threading
@@ -38,7 +35,6 @@ class Metrics:
         self.latency = self._histogram("request_seconds", "From request to end of answer.", "path")
 
     def watch_queue(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
-        """Adds how many choices wait and run at the time of each scrape."""
         Gauge("fairbits_queue_length", "Choices that wait.", registry=self._registry).set_function(waiting)
         Gauge("fairbits_running", "Choices that are decoded.", registry=self._registry).set_function(running)
 
@@ -55,8 +51,7 @@ class Metrics:
 class Scheduler:
     """The queue of choices, and the thread that decodes them.
 
-    A batch starts with the oldest choice and is filled with others of the same batch key. So a choice waits for no
-    more batches than there are choices before it, and many of one language cannot delay another for long.
+    A batch starts with the oldest choice and is filled with others of the same batch key: no language waits for long.
     """
 
     def __init__(self, model: AdaptiveModel, limits: Limits, metrics: Metrics) -> None:
@@ -80,10 +75,7 @@ class Scheduler:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Accepts no more requests; after `seconds`, those that are not finished are ended with an error.
-
-        A handler of a signal calls this, so no lock is taken here.
-        """
+        """Accepts no more requests, and ends all after `seconds`; a signal handler calls this: no lock is taken."""
         if not self.closing:
             self.closing = True
             self._last_call = threading.Timer(seconds, self._end_all)
@@ -150,7 +142,6 @@ class Scheduler:
                 self._running = []
 
     def _next_batch(self) -> list[PendingChoice]:
-        """Returns the next batch once there is one; nothing once the scheduler is stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._halted)
             if self._halted:

@@ -23,8 +23,7 @@ SHUTDOWN_TIMEOUT = 30
 """Seconds after the signal to stop until connections are closed, whether or not their clients have read the end."""
 BACKLOG = 1024
 SHORTEST_KEY = 16
-OTHER_FILES = 256
-"""Files that the process has open in addition to its connections."""
+OTHER_FILES = 256  # files that the process has open in addition to its connections
 
 
 @dataclass(frozen=True)
