@@ -61,7 +61,6 @@ class ExpertShortage:
     empty: int
 
     def __str__(self) -> str:
-        """Returns it as a sentence."""
         name = language_from_code(self.language).name
         if not self.empty:
             return f"Block {self.block}: {self.too_little} of {self.experts} experts get too little text of {name}."

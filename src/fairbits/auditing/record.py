@@ -309,7 +309,6 @@ def _about(audit: Audit) -> Iterator[Cell]:
 
 
 def _gaps(audit: Audit) -> Iterator[Cell]:
-    """Yields the gap between the worst and the best trusted language, per token and per byte, if there are two."""
     if not audit.trusted:
         yield from ("", "The model knows the text of none of these languages: the prediction does not rank them.")
     if len(audit.trusted) < 2:
@@ -339,7 +338,6 @@ def _shares(damage: Floats) -> Floats:
 
 
 def _carriers(audit: Audit) -> Table:
-    """Returns the blocks and the tensors with the largest shares of the damage, and the outlier blocks."""
     damage = audit.ranked
     worst = worst_first(damage.estimates())[0]
     row, several = damage.languages.index(worst), len(damage.languages) > 1
@@ -362,7 +360,6 @@ def _carriers(audit: Audit) -> Table:
 
 
 def _value_range(estimates: Mapping[str, Estimate]) -> str:
-    """Returns the least and the largest value, with their languages."""
     least, most = (choose(estimates, key=lambda code: estimates[code].value) for choose in (min, max))
     low, high = (f"{estimates[code].value:.3g}" for code in (least, most))
     return (
@@ -404,7 +401,6 @@ def detail_tables(audit: Audit) -> list[Table]:
 
 
 def _estimates(audit: Audit, estimates: Mapping[str, Estimate]) -> dict[str, Cell]:
-    """Returns value and interval of every language, all with the same decimals."""
     ends = [end for e in estimates.values() for end in (e.low, e.value, e.high) if np.isfinite(end)]
     number = NumberFormat(max(map(abs, ends)), factor=1.0)
     return {code: number.estimate(estimates[code]) for code in audit.order}
@@ -475,7 +471,6 @@ def _forms(audit: Audit) -> Table:
 
 
 def _blocks(audit: Audit) -> Table:
-    """Returns the weights, the activation and the predicted damage of every block."""
     share, damage = audit.patterns[HEADLINE].share, _shares(audit.predicted.by_block).mean(0)
     error = dict(zip(audit.weighted_error.blocks, audit.weighted_error.by_block.mean(0), strict=True))
     rows = tuple(

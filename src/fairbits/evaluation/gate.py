@@ -231,11 +231,7 @@ def readable_unit(frame: LanguageFrame) -> str:
 
 
 def format_estimate(estimate: Estimate, unit: str) -> str:
-    """Returns an estimate with its unit and its interval, if it has one.
-
-    >>> format_estimate(Estimate(0.138, -0.0424, 0.37, 34), "acc")
-    '0.138 acc (95 % CI -0.0424 to 0.37)'
-    """
+    """Returns an estimate with its unit and its interval, if it has one."""
     value = f"{estimate.value:.3g} {unit}"
     if not estimate.bounded:
         return value
@@ -346,7 +342,6 @@ def _margin_checks(
 
 
 def _at_most(subject: str, estimate: Estimate, unit: str) -> str:
-    """Returns how much worse something may still be."""
     if estimate.high <= 0:
         return f"{subject} differs by {format_estimate(estimate, unit)}"
     return f"{subject} could still be up to {estimate.high:.3g} {unit} worse"

@@ -179,7 +179,6 @@ class ReferenceModel:
 def _write_features(
     file: IO[bytes], states: Iterator[HiddenStates], text: TokenizedText
 ) -> tuple[NDArray[np.uint8], torch.dtype]:
-    """Returns the bytes of the features of all positions, written to the file and mapped read-only, and their type."""
     positions, written = predicted_positions(text), 0
     try:
         for part in states:

@@ -40,7 +40,6 @@ def by_line(data: dict[str, Any]) -> bytes:
 
 
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
-    """Returns one line per key, and one per key of a nested object."""
     lines, last = ["{"], len(data) - 1
     for i, (key, value) in enumerate(data.items()):
         nests = nested and isinstance(value, dict) and value
@@ -85,7 +84,6 @@ class Scores(Shown):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that all parts have the same languages, each once."""
         check_once("languages", self.languages)
         for name, codes in (
             ("documents.lang", self.documents.lang.tolist()),

@@ -113,7 +113,6 @@ class ExpertCounter:
     """The counts over all batches so far. Per batch: `start`, then run the model with the hooks of `attach`."""
 
     def __init__(self, points: Iterable[ExpertPoint], rows: Tensor, *, device: str | torch.device) -> None:
-        """`rows` says in which row of the tables each document is counted."""
         self.points = tuple(points)
         self._table_rows, self._device = rows, torch.device(device)
         self._counts: dict[str, Tensor] = {}
@@ -175,7 +174,6 @@ class ExpertCounter:
             self._add(point, call.chosen, rows[:, None])
 
     def _add(self, point: ExpertPoint, chosen: Tensor, rows: Tensor) -> None:
-        """Adds the chosen experts of all positions. Sums of whole numbers do not depend on their order."""
         if point.module not in self._counts:
             shape = int(self._table_rows.max()) + 1, point.experts
             self._counts[point.module] = torch.zeros(shape, dtype=torch.int64, device=self._device)

@@ -325,7 +325,6 @@ class Lockstep:
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Returns a value with all tensors in it, also in tuples, lists and dictionaries, replaced."""
     if isinstance(value, Tensor):
         return function(value)
     if type(value) in (tuple, list):

@@ -335,7 +335,6 @@ class Recorder:
             kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2), dtype=torch.float32) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
-        """Adds the rows of the batch (rows, channels) to the sums of their languages."""
         added = self._members @ rows.double()
         sums[name] = sums[name].add_(added) if name in sums else added
 

@@ -109,7 +109,6 @@ def tokenize_speech(
 
 
 def _decoder(prompt: Ids, transcript: Ids) -> WindowPart:
-    """Returns the input of the decoder, whose positions from the last of the prompt on predict the transcript."""
     ids = [*prompt, *transcript[:-1]]
     text = [False] * len(prompt) + [True] * (len(transcript) - 1)
     return WindowPart(ids, text, [NO_LABEL] * (len(prompt) - 1) + transcript)

@@ -164,7 +164,6 @@ def is_streamed(settings: PassSettings) -> bool:
 
 
 def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
-    """Returns the sums of a pass with the whole model in memory, batch by batch."""
     text = settings.text
     model = settings.checkpoint.load(settings.dtype, device=settings.device, read_only=True)
     recorder, scores = settings.recorder(model), LossSums(len(text.lang))
@@ -190,7 +189,6 @@ def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
 
 @contextmanager
 def _explain_failure(model: "PreTrainedModel", started: Callable[[], bool]) -> Iterator[None]:
-    """Turns an error of the model's own code on its first text into one that says so."""
     try:
         yield
     except RuntimeError as problem:
@@ -244,7 +242,6 @@ def _statistics(
 
 
 def _mean(sums: Tensor, count: Tensor) -> Floats:
-    """Returns the sums of every language divided by its count. Overwrites the sums."""
     mean: Floats = sums.cpu().div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
     return mean
 

@@ -33,14 +33,7 @@ from fairbits.core.memory import (
 from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.lockstep import (
-    MOST_BATCHES,
-    Lockstep,
-    RecordedCall,
-    VisitProgress,
-    bytes_per_position,
-    lockstep,
-)
+from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, VisitProgress, bytes_per_position, lockstep
 from fairbits.forward.pass_settings import PassSettings
 from fairbits.forward.recorder import Recorder
 from fairbits.models.architecture.architecture import Block
@@ -54,11 +47,7 @@ if TYPE_CHECKING:
 
 
 def least_places(blocks: int) -> int:
-    """Returns the least number of blocks whose inputs must fit in memory, for all blocks to be passed backward.
-
-    >>> least_places(32), least_places(80)
-    (8, 13)
-    """
+    """Returns the least number of blocks whose inputs must fit in memory, for all blocks to be passed backward."""
     places = 1
     while places * (places + 1) // 2 < blocks:
         places += 1
@@ -137,7 +126,6 @@ class StreamedBody:
         return False
 
     def _rest(self, features: Tensor) -> Tensor:
-        """Returns the logits of features (positions, hidden size), by the model's own code."""
         self._base.forward = partial(_replaced, self._output(last_hidden_state=features[None]))
         try:
             ids = torch.zeros((1, len(features)), dtype=torch.long, device=features.device)
@@ -285,7 +273,6 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: Vi
 
 
 def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: bool) -> None:
-    """Records how the next block is called, and its inputs if they are to be kept."""
     paused = walk.paused()
     if index and not all(batch.continues for batch in paused):
         raise NotStreamableError(f"it changes the hidden states between the blocks {index - 1} and {index}")
@@ -295,7 +282,6 @@ def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: b
 
 
 def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: StreamedBody, walked: _Walked) -> None:
-    """Computes the gradients at the output of the last block, batch by batch."""
     ends = walk.ends()
     with torch.no_grad():
         (_, logits), (_, features) = next(ends), next(ends)
@@ -337,7 +323,6 @@ def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walke
 
 @torch.no_grad()
 def _compute_states(work: _Pass, segment: range, walked: _Walked, progress: VisitProgress) -> None:
-    """Computes the inputs of the blocks of a segment again, from the input of the first."""
     for index in work.loaded(segment[:-1]):
         walked.states[index + 1] = []
         for call, states in zip(walked.calls[index], walked.states[index], strict=True):

@@ -28,11 +28,7 @@ NAMED = 3
 
 
 def tokenize_corpus(
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    *,
-    request: TextRequest = DEFAULT_REQUEST,
-    least: int = LEAST_DOCUMENTS,
+    checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST, least: int = LEAST_DOCUMENTS
 ) -> TokenizedText:
     """Returns the requested text of every language, in windows that fit the model.
 

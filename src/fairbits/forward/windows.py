@@ -161,13 +161,7 @@ class Cutter:
 def cutter_for(
     tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None
 ) -> Cutter:
-    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model.
-
-    >>> from fairbits.models.checkpoint import Checkpoint
-    >>> tiny = cutter_for(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
-    >>> [window.main.ids for window in tiny.windows(0, [7, 8, 9, 5])]
-    [[1, 7, 8, 9], [1, 5]]
-    """
+    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model."""
     if task == "causal":
         return Cutter(task, length, seed, tokenizer.bos_token_id, None, None)
     if task == "masked":
@@ -255,11 +249,7 @@ def _encode_documents(
 
 
 def _limit(lengths: Iterable[int], tokens: int) -> float:
-    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit.
-
-    >>> _limit([10, 100, 300], 150)
-    70.0
-    """
+    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit."""
     ordered = sorted(lengths)
     left = float(tokens)
     for number, length in enumerate(ordered):

@@ -114,11 +114,6 @@ def activation_weighted(
     """Returns Σ_j h_j(λ)·m_j per language, by linear layer and by block, and the normalised D_λ.
 
     By the name of the linear layer, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
-
-    >>> h, error = {"a": [[1.0, 3.0], [3.0, 1.0]], "b": [[4.0], [4.0]]}, {"a": [0.1, 0.2], "b": [0.5]}
-    >>> error = activation_weighted(h, error, block_of={"a": 0, "b": 0}, languages=["eng", "heb"])
-    >>> error.by_block.round(3).tolist(), error.damage.round(4).tolist()
-    ([[2.7], [2.5]], [0.3375, 0.3125])
     """
     names, linears = tuple(languages), tuple(h)
     pairs = list(_linears(h, column_error, size=len(names)))
@@ -167,7 +162,6 @@ def certificate(
 def _linears(
     h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, size: int
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Yields (h, m) of every linear layer after checking them."""
     for name in h:
         x = nonnegative_array(f"h[{name!r}]", h[name], ndim=2)
         m = nonnegative_array(f"column_error[{name!r}]", column_error[name], ndim=1)

@@ -99,9 +99,6 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2. Outliers lie on one side, where they
     would bias a median and its MAD; the shortest half ignores up to half of the blocks. The logarithm is taken because
     κ of ordinary blocks varies by factors. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
-
-    >>> robust_outliers([0.4, 0.9, 0.3, 60.0, 0.5, 1.1]).blocks
-    (3,)
     """
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:
@@ -213,10 +210,6 @@ def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | No
     """Returns the conditions, risk class, strategy and checklist for a model with excess kurtosis κ_l per block.
 
     `outlier_share` is ā_outlier(λ) by language, None without text.
-
-    >>> view = risk_assessment([0.3, 164.0, 2.0], outlier_share={"eng": 0.205, "ara": 0.177}, bits=4)
-    >>> view.risk, [condition.holds for condition in view.conditions], view.expects_disparity
-    ('HIGH', [True, False, True], False)
     """
     values, bits = finite_array("kappa", kappa, ndim=1), int(bits)
     block, top = int(np.argmax(values)), float(values.max())
@@ -244,9 +237,6 @@ def risk_class(max_kappa: float) -> str:
     The table calls BLOOM (164) HIGH, mT5 (45) MODERATE, XLM-R (10) LOW-MODERATE and XGLM (1.9) LOW. It is read here as
     LOW below 5 and HIGH from 50, the cut-offs of 7.2, and as LOW-MODERATE below √(10·45) ≈ 21, where the documents give
     no cut-off. C2 is not used: the table leaves it open for all models but BLOOM.
-
-    >>> [risk_class(kappa) for kappa in (164, 45, 10, 1.9)]
-    ['HIGH', 'MODERATE', 'LOW-MODERATE', 'LOW']
     """
     for limit, name in ((LOW_KAPPA, "LOW"), (MODERATE_KAPPA, "LOW-MODERATE"), (HIGH_KAPPA, "MODERATE")):
         if max_kappa < limit:
@@ -271,9 +261,6 @@ def critical_bits(max_kappa: float) -> float:
 
     The line goes through the upper ends of their two ranges, 3 bits at κ = 2 and 6 at κ = 164 ("threshold ∝ log κ",
     002-14). It never falls below 3, because the documents say nothing about κ < 2.
-
-    >>> [round(critical_bits(kappa), 2) for kappa in (0.5, 2, 45, 164)]
-    [3.0, 3.0, 5.12, 6.0]
     """
     (kappa_0, bits_0), (kappa_1, bits_1) = CRITICAL_BITS
     kappa = max(max_kappa, kappa_0)

@@ -121,11 +121,7 @@ def traits(checkpoint: Checkpoint) -> Traits:
 
 
 def format_trait(value: Trait) -> str:
-    """Returns a trait as text.
-
-    >>> [format_trait(value) for value in (250880, 1e-05, True, None)]
-    ['250,880', '1e-05', 'yes', '–']
-    """
+    """Returns a trait as text."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -148,7 +144,6 @@ def _number(config: Any, *names: str) -> Trait:
 
 
 def _shapes(architecture: Architecture, *, heads: Trait) -> dict[str, Trait]:
-    """Returns the traits that follow from the shapes of the matrices and the number of heads."""
     linears = [weight for block in architecture.blocks for weight in block.linears.values()]
     outs = [weight.shape for weight in linears if weight.role == "attention_out"]
     dimension = _alike(_over(n_in, heads) for _, n_in in outs)
@@ -217,7 +212,6 @@ class _Norm:
 
 
 def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> dict[str, Trait]:
-    """Returns kind, ε and place of the norms in the blocks."""
     inside = [
         [
             _Norm(module, calls[path][0])
@@ -254,7 +248,6 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
 
 
 def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> str | None:
-    """Returns how a model encodes positions, from module classes, tables in the file and arguments."""
     kinds = {path: type(module).__name__.lower() for path, module in model.named_modules() if path in calls}
     tables = [weight for weight in architecture.weights.values() if weight.role == "position"]
     kinds_used = {
@@ -268,7 +261,6 @@ def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Cal
 
 
 def _rotary_base(config: Any) -> Trait:
-    """Returns the base of the angles, with the kind of scaling if there is one, for every kind of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     by_layer = [parameters] if "rope_theta" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     return _alike(map(_base, by_layer))
@@ -303,7 +295,6 @@ def _tied_head(checkpoint: Checkpoint) -> bool | None:
 
 
 def _dtypes(checkpoint: Checkpoint) -> Trait:
-    """Returns the formats of the weights, the one with the most weights first."""
     sizes: dict[str, int] = {}
     for name in checkpoint.architecture.weights:
         info = checkpoint.tensors[name]

@@ -142,9 +142,6 @@ def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
     """Returns the participation ratio (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments H = E[x xᵀ].
 
     It ranges from 1 (one channel or direction has all the energy) to their number (all have the same energy).
-
-    >>> round(effective_dimension([3.0, 1.0]), 9), round(effective_dimension([[2.0, 1.0], [1.0, 2.0]]), 9)
-    (1.6, 1.6)
     """
     values = finite_array(name, moments)
     energy = values if values.ndim == 1 else np.diagonal(values)
@@ -161,7 +158,6 @@ def as_written(unigram_entropy: float, loss: float) -> float:
 
 
 def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayLike) -> Floats:
-    """Returns the counts if there is one row per language that adds up to the tokens of its documents."""
     counts = nonnegative_array("unigrams", unigrams, ndim=2)
     same_shape("unigrams", counts.shape[:1], "the number of languages", (len(codes),))
     for code, counted in zip(codes, counts.sum(axis=1), strict=True):
@@ -175,7 +171,6 @@ def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayL
 
 
 def _mean_over_points(name: str, moments: Mapping[str, ArrayLike], *, languages: Sequence[str]) -> list[float]:
-    """Returns the effective dimension of each language, averaged over the points."""
     dimensions = [
         [
             effective_dimension(row, name=f"{name}[{point!r}] of {code}")

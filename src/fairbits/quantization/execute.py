@@ -178,7 +178,6 @@ class _PlanLearner:
 
     @torch.no_grad()
     def _results(self, swapped: SwappedModel, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
-        """Returns the result of every layer, with the error of each language in a model that has these codes."""
         model, weights = swapped.model, self.checkpoint.architecture.weights
         modules = dict(model.named_modules())
         results, changes = {}, {}
@@ -199,5 +198,4 @@ class _PlanLearner:
 
     @cached_property
     def _block_text(self) -> TokenizedText:
-        """The text with which blocks are rounded and learned one by one before the whole model is."""
         return self.split.shorten(self.learning.block_tokens)

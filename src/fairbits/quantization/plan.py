@@ -227,7 +227,6 @@ def _alike(layers: Iterable[LayerPlan]) -> Iterator[tuple[str, list[LayerPlan]]]
 
 
 def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
-    """Returns bits, group, clip, objective and rounding."""
     return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
 
 
@@ -275,7 +274,6 @@ class Plan(Shown):
     learned: LearningResult | None = None
 
     def __post_init__(self) -> None:
-        """Checks the weights of the languages, and that layers, results and languages belong together."""
         if not isinstance(self.languages, Mapping):
             raise InputError(f"languages is a {type(self.languages).__name__}; it must map codes to weights")
         if self.languages:
@@ -303,7 +301,6 @@ class Plan(Shown):
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
 
     def _decisions_table(self, checkpoint: Checkpoint | None) -> Table:
-        """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
         rows: list[tuple[Cell, ...]] = []
         for label, layers in _alike(self.layers):
             scheme = next((layer.scheme for layer in layers if layer.scheme is not None), None)
@@ -328,7 +325,6 @@ class Plan(Shown):
         )
 
     def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
-        """Yields size, text and weights of the languages."""
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:
             source = sum(info.nbytes for info in checkpoint.tensors.values())

@@ -92,7 +92,6 @@ def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) 
 
 
 def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bool:
-    """Returns whether the items are pairs, which are understood for bits_per_byte alone."""
     _, scores = next(iter(samples[0].filters[filter_name].values()))
     pair = isinstance(scores[name], list)
     if pair and name != "bits_per_byte":

@@ -155,7 +155,6 @@ def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> 
 
 
 def _check_configuration(task: str, before: RunFiles, after: RunFiles) -> None:
-    """Raises if the results say that the task was not the same."""
     results = before.results[task], after.results[task]
     if results[0] is None or results[1] is None:
         return
@@ -203,7 +202,6 @@ def _read(task: str, before: RunFiles, after: RunFiles) -> tuple[TaskSamples, Ta
 
 
 def _score(metric: Metric, value: Value, samples: TaskSamples) -> tuple[float, float]:
-    """Returns what an item adds to the sum of scores, and its weight."""
     if metric.weighted != isinstance(value, tuple):
         raise InputError(
             f"{metric.name} in {samples.path} is sometimes a pair and sometimes a number; run lm-eval again"
@@ -212,7 +210,6 @@ def _score(metric: Metric, value: Value, samples: TaskSamples) -> tuple[float, f
 
 
 def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
-    """Returns a note if the runs name different versions of software."""
     notes = []
     for name in ("lm_eval_version", "transformers_version"):
         versions = [
@@ -225,7 +222,6 @@ def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
 
 
 def _pooled_notes(tasks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Returns a note if languages have several tasks."""
     several = {code: names for code, names in tasks.items() if len(names) > 1}
     if not several:
         return ()

@@ -58,11 +58,7 @@ class RunFiles:
 
 
 def listed(names: Iterable[str], most: int = NAMED) -> str:
-    """Returns names for an error, which must not become as long as a file.
-
-    >>> listed("abc", 2)
-    'a, b …'
-    """
+    """Returns names for an error, which must not become as long as a file."""
     first = list(names)
     return ", ".join(first[:most]) + (" …" if len(first) > most else "")
 
@@ -205,7 +201,6 @@ def read_samples(task: str, path: Path) -> TaskSamples:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a file that are not blank, with their numbers."""
     try:
         with path.open("rb", buffering=BUFFER) as file:
             number = 0
@@ -254,7 +249,6 @@ def _scores(after: bytes, metrics: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _parsed(line: bytes, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
-    """Returns what `_item` returns, of a line that is parsed."""
     cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
     source = f"{path}, line {number}{cut}"
     record = _parse_end(line, source) if number > WHOLE else None

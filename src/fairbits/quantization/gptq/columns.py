@@ -98,10 +98,6 @@ def gptq(
 
     The scales belong to the original groups, whatever the order of the columns. A row whose error is larger than with
     nearest rounding keeps the nearest codes. Layers with the same input share a `factor` of their H.
-
-    >>> W, H = torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.9], [0.9, 1.0]])
-    >>> gptq(W, H, torch.tensor([[1.0]]), grid=Grid(4, "twos")).codes.codes.tolist()
-    [[0, 1]]
     """
     plain = round_to_nearest(W, scales, grid=grid)
     notes: tuple[str, ...] = ()
@@ -164,10 +160,8 @@ def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: T
 
 
 def _cost(brackets: Tensor, factor: Factor, start: int) -> Tensor:
-    """Returns what the columns of these brackets, the first of which is `start`, add to e (H + damping) eᵀ."""
     return torch.mv(brackets.square_().T, factor.cost[start : start + len(brackets)]).double()
 
 
 def _damping(errors: Tensor, factor: Factor) -> Tensor:
-    """Returns the part of e (H + damping) eᵀ that is due to the damping."""
     return factor.damp * errors.square().sum(0).double()

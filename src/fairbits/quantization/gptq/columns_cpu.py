@@ -26,7 +26,6 @@ NATIVE = (0, 0)
 
 @njit(cache=True)
 def _rounded(value, digits, least):  # type: ignore[no-untyped-def]
-    """Returns the nearest number with so many binary digits, halves to even."""
     if value == 0.0:
         return value
     exponent = max(math.frexp(value)[1] - digits, least)

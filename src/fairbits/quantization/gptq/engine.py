@@ -122,7 +122,6 @@ def _round_walking(
     outside: RoundedBlock,
     reader: ReadAhead,
 ) -> Iterator[RoundedBlock]:
-    """Yields the blocks, while all batches of this rank walk through them in lock step."""
     in_main_memory = _states_in_main_memory(job, whole)
     place, rounds = "cpu" if in_main_memory else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
@@ -228,7 +227,6 @@ class _WalkingText:
 
 
 def _split_documents(text: TokenizedText, held_out: Collection[int]) -> Iterator[TokenizedText]:
-    """Yields the text without the held-out documents, and these alone."""
     sides: tuple[list[Window], list[Window]] = ([], [])
     for window in text.windows:
         sides[window.document in held_out].append(window)

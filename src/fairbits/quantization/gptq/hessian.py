@@ -98,7 +98,6 @@ class ObservedBatch:
         return documents
 
     def _positions(self, stack: str) -> tuple[int, Tensor, Tensor]:
-        """Returns the number of positions, the positions of text, and the document of each of these."""
         if stack not in self._text:
             text = self._batch.positions(stack).text
             at = text.flatten().nonzero()[:, 0]
@@ -235,7 +234,6 @@ class HessianAccumulator:
         self._complete()
 
     def _end_round(self) -> None:
-        """Adds the inputs that all ranks have observed in a round."""
         if self._ranks.alone:
             return
         unshared, self._unshared = self._unshared, []
@@ -258,7 +256,6 @@ class HessianAccumulator:
                     H[start:, start : start + _panel_size(H)] = panel
 
     def _panels(self, name: str) -> Iterable[int]:
-        """Returns the first columns of the panels of H that this rank adds to."""
         starts = range(0, len(self._products[name]), _panel_size(self._products[name]))
         first = (self._ranks.rank - list(self._points).index(name)) % self._ranks.count  # small H have one panel
         return starts[first :: self._ranks.count]

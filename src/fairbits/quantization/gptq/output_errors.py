@@ -29,7 +29,6 @@ class OutputErrors:
     def __init__(
         self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]], *, ranks: Ranks = ALONE
     ) -> None:
-        """`changes` holds ΔW (out, in) of every linear layer, by name."""
         self._languages, self._changes, self._ranks = languages, changes, ranks
         self._unshared: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
         count = len(languages.languages)

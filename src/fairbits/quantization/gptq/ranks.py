@@ -99,11 +99,7 @@ class Ranks:
             self._gpus = dist.new_group(backend="nccl", timeout=TIMEOUT) if len(set(devices)) == self.count else None
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Returns the items of this rank; they are dealt out in turn.
-
-        >>> Ranks(1, 3).split("abcdefgh")
-        'beh'
-        """
+        """Returns the items of this rank; they are dealt out in turn."""
         return items[self.rank :: self.count]
 
     def rounds(self, count: int) -> int:
@@ -111,11 +107,7 @@ class Ranks:
         return 0 if self.alone else -(-count // self.count)
 
     def owners(self, costs: Mapping[str, float]) -> dict[str, int]:
-        """Returns the rank of each piece of work: the most costly first, each to the rank that has least to do.
-
-        >>> Ranks(0, 2).owners({"q": 1, "up": 2, "down": 4})
-        {'down': 0, 'up': 1, 'q': 1}
-        """
+        """Returns the rank of each piece of work: the most costly first, each to the rank that has least to do."""
         load, owner = [0.0] * self.count, {}
         for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
             owner[name] = min(range(self.count), key=lambda rank: load[rank])
@@ -176,7 +168,6 @@ class Ranks:
             self._together = False
 
     def _gather(self, content: bytes, problem: str | None = None) -> list[bytes]:
-        """Returns what all ranks bring, if none of them has a problem."""
         arrived: list[Any] = [None] * self.count
         with _noticing_loss():
             dist.all_gather_object(arrived, (problem, content))
@@ -207,7 +198,6 @@ class Ranks:
         return True
 
     def _tell(self, problem: str) -> None:
-        """Takes part in the agreement that the others come to next, for a while."""
 
         def agree() -> None:
             with suppress(FairbitsError):

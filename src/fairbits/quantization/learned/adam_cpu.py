@@ -84,7 +84,6 @@ class AdamMoments:
 
 @njit(inline="always")
 def _hashed(number):  # type: ignore[no-untyped-def]
-    """Returns 32 bits that look random, by a well-tested mix of multiplications and shifts."""
     x = np.uint32(number)  # numba widens the results of its operations
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
     x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))

@@ -204,20 +204,12 @@ def distill(
 
 
 def evaluation_steps(steps: int) -> frozenset[int]:
-    """Returns the steps after which the codes are evaluated.
-
-    >>> sorted(evaluation_steps(20))
-    [2, 5, 8, 10, 12, 15, 18, 20]
-    """
+    """Returns the steps after which the codes are evaluated."""
     return frozenset(round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS))
 
 
 def schedule(step: int, steps: int) -> float:
-    """Returns the share of the peak rate at a step: a short linear rise, then a cosine down to 0.
-
-    >>> schedule(0, 100), round(schedule(52, 100), 2), round(schedule(99, 100), 4)
-    (0.2, 0.51, 0.0003)
-    """
+    """Returns the share of the peak rate at a step: a short linear rise, then a cosine down to 0."""
     rise = WARM_UP * steps
     if step < rise:
         return (step + 1) / math.ceil(rise)
@@ -274,7 +266,6 @@ def load_state(
 
 
 def _best(path: Path, tensors: Mapping[str, Tensor], name: str, learned: LearnableCodes) -> Codes:
-    """Returns the best codes of a layer, after a check that it can have them."""
     names = f"{name}|best.codes", f"{name}|best.steps"
     shapes = tuple(learned.shape), tuple(learned.first_scales.shape[:2])
     _check_tensors(path, tensors, dict(zip(names, zip((torch.int8, learned.stored), shapes, strict=True), strict=True)))
@@ -307,7 +298,6 @@ def load_codes(
 def _check_tensors(
     path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 ) -> None:
-    """Raises unless the tensors of a file are there, in these types and shapes, and finite (moments need not be)."""
     for name, (dtype, shape) in expected.items():
         if name not in tensors:
             raise _damaged(path, f"{name} is missing")

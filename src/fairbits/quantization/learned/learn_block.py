@@ -179,7 +179,6 @@ def _energy(batches: Sequence[BlockBatch], count: int) -> Floats:
 
 
 def _sum_by_language(batches: Sequence[BlockBatch], values: Iterator[Tensor], count: int) -> Floats:
-    """Returns the sum of the values of each language, given one value for every position of every batch."""
     sums = np.zeros(count)
     for batch, positions in zip(batches, values, strict=True):
         sums += np.bincount(batch.language.cpu(), positions.double().cpu(), minlength=count)

@@ -81,7 +81,6 @@ class Teacher:
         recomputed: Sequence[nn.Module] = (),
         device: str = "cpu",
     ) -> None:
-        """`recomputed` are the blocks that drop what they compute, and compute it again in the backward pass."""
         self.text, self._reference, self._device = reference.text, reference, device
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
         self._numbers = positions_by_window(self.text)  # by window, where its predictions are in the reference

@@ -88,11 +88,7 @@ class PolicyOption:
 
 
 def parse_bits(text: str, name: str) -> list[int]:
-    """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both.
-
-    >>> parse_bits("4,3", "bits"), parse_bits("2..4,8", "bits")
-    ([4, 3], [2, 3, 4, 8])
-    """
+    """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both."""
     bits: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("..")]

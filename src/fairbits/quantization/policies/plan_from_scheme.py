@@ -83,7 +83,6 @@ def _bits(weight: Weight, options: PolicyOptions) -> int | None:
 
 
 def _in_order(evidence: Evidence) -> Iterator[Weight]:
-    """Yields embeddings, the linear layers of the blocks, and the linear layers after them."""
     architecture = evidence.checkpoint.architecture
     outside = [weight for weight in architecture.weights.values() if weight.block is None]
     yield from (weight for weight in outside if weight.role == "embedding")
@@ -115,7 +114,6 @@ def check_layers(evidence: Evidence, options: PolicyOptions) -> None:
 
 
 def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]:
-    """Yields what a reader must know about layers that are kept, and about embedding and head."""
     architecture = evidence.checkpoint.architecture
     blocks = [weight for weight in architecture.weights.values() if weight.block is not None]
     experts = sum(weight.linear and not weight.is_control and not weight.is_quantizable for weight in blocks)

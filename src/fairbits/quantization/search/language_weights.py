@@ -82,11 +82,7 @@ def _check_documents(text: TokenizedText, check: TokenizedText) -> None:
 
 
 def update_weights(pi: Floats, damage: Floats, *, rate: float, least: float) -> Floats:
-    """Returns π·exp(η (d − mean d) / mean |d|), normalised, none below `least`.
-
-    >>> update_weights(np.array([0.5, 0.5]), np.array([3.0, 1.0]), rate=1.0, least=0.0).round(3).tolist()
-    [0.731, 0.269]
-    """
+    """Returns π·exp(η (d − mean d) / mean |d|), normalised, none below `least`."""
     scale = float(np.abs(damage).mean()) or 1.0  # not the mean itself, which noise can make negative
     raised = pi * np.exp(np.clip(rate * (damage - damage.mean()) / scale, -5.0, 5.0))
     # what the floor adds is taken from the others in proportion
