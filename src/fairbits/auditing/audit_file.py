@@ -287,7 +287,6 @@ class AuditFile:
 
     @property
     def predicted(self) -> SavedDamage:
-        """The predicted damage in its default form."""
         return self.damage[FORM]
 
 

@@ -20,10 +20,8 @@ from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import FairbitsError, InputError
 
 OBJECTIVES = ("mean", "worst")
-MOST_NAMED = 10
-"""Languages that a note lists."""
-LEAST_SHARE = 1e-12
-"""The least share of the mean square of an input that a channel is taken to have."""
+MOST_NAMED = 10  # languages that a note lists
+LEAST_SHARE = 1e-12  # the least share of the mean square of an input that a channel is taken to have
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,25 +62,21 @@ class PredictedDamage:
         return table
 
     def restrict(self, languages: Sequence[str]) -> "PredictedDamage":
-        """Returns D̂ of these languages alone."""
         kept = tuple(code for code in self.languages if code in languages)
         rows = np.isin(self.lang, kept)
         names = ("lang", "document", "sums", "predicted", "size_bytes")
         return replace(self, languages=kept, **{name: getattr(self, name)[rows] for name in names})
 
     def estimates(self) -> Mapping[str, Estimate]:
-        """Returns D̂(λ) in nats per token, in the order of the languages."""
         estimates = self.nats_per_token.by_language()
         return {code: estimates[code] for code in self.languages}
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
-        """Notes on the languages for which no interval can be formed."""
         several = len(self.languages) > 1
         return interval_notes(self.nats_per_token, {"gap": self.nats_per_token.gap()} if several else None)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns estimates and shares for JSON; tensors are in the order of `linears`."""
         bits = self.bits_per_byte.by_language()
         return {
             "form": self.form,

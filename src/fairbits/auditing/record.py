@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     import pandas
 
 
-TOP = 5
-"""Blocks and tensors that are listed with their share of the damage."""
+TOP = 5  # blocks and tensors that are listed with their share of the damage
 LEGEND = (
     "D̂: predicted increase of the loss, with 95 % intervals over documents. bits/B: bits per byte, the unit to "
     "compare languages in. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
 )
-MARK = "? "
-"""Precedes the name of a language whose prediction should not be trusted."""
+MARK = "? "  # precedes the name of a language whose prediction should not be trusted
 UNTRUSTED = f"text not known to the model: do not trust (loss over {FOREIGN:g} times the entropy of its predictions)"
 SCOPE = "The bound holds for this text and for any model output; it bounds errors of weights, not the loss."
 PATTERNS = (
@@ -100,12 +98,10 @@ class Audit(Shown):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The codes of the languages."""
         return self.measured.languages
 
     @cached_property
     def predicted(self) -> PredictedDamage:
-        """D̂(λ) in its default form."""
         return self.damage[FORM]
 
     @property
@@ -173,7 +169,6 @@ class Audit(Shown):
         return audit_tables(self) + (detail_tables(self) if details else [])
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything except the large arrays, for JSON."""
         measured = self.measured
         content = {
             "model": asdict(self.model),

@@ -18,24 +18,18 @@ COMPARED_PARTS = 4
 class DocumentSums:
     """Sums over the predicted tokens of every document, for both models on the same text.
 
-    `predicted`      number of predicted tokens
-    `nll_reference`  and `nll_quantized`: −Σ log p(token), in nats
-    `kl`             Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
-    `flips`          how often the quantized model prefers another token to the reference's first choice
-    `token_kl`       the divergence of each token, and `token_document` its document
     `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
-    `notes`          what a reader of any result must know about the quantized model
     """
 
-    predicted: Floats
-    nll_reference: Floats
+    predicted: Floats  # number of predicted tokens
+    nll_reference: Floats  # and `nll_quantized`: −Σ log p(token), in nats
     nll_quantized: Floats
-    kl: Floats
-    flips: Floats
-    token_kl: NDArray[np.float32]
+    kl: Floats  # Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
+    flips: Floats  # how often the quantized model prefers another token to the reference's first choice
+    token_kl: NDArray[np.float32]  # the divergence of each token, and `token_document` its document
     token_margin: NDArray[np.float32]
     token_document: NDArray[np.intp]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader of any result must know about the quantized model
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_no
 from fairbits.stats.intervals import Estimate
 
 Outcome = Literal["pass", "fail", "undecided"]
-NOT_IN_XML = re.compile("[\ufffe\uffff]")
-"""Characters that `printable` keeps and XML forbids."""
+NOT_IN_XML = re.compile("[\ufffe\uffff]")  # characters that `printable` keeps and XML forbids
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class GateResult(Shown):
         return self.passed
 
     def tables(self) -> list[Table]:
-        """Returns the requirements, and whether each of them is met."""
         measured = f"{MEASURE_LABELS[self.measure]} in {self.unit.replace('_', ' ')}"
         title = f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {measured}"
         rows = tuple((check.name, check.outcome, check.reason) for check in self.checks)

@@ -42,10 +42,8 @@ from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutErro
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-DTYPE = torch.float32
-"""What models are evaluated in."""
-LOADED_FACTOR = 8
-"""Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
+DTYPE = torch.float32  # what models are evaluated in
+LOADED_FACTOR = 8  # bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits
 
 
 @dataclass(frozen=True, eq=False)

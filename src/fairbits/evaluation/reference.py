@@ -38,15 +38,12 @@ class ReferenceModel:
     The model itself is not kept, so it and the quantized model are never in memory together, and its logits can be
     recomputed exactly. Close it, or use it in a `with` statement, to remove the file.
 
-    `target`    the model
-    `text`      what it was evaluated on
-    `notes`     what a reader of any result must know
     `setting`   and `identity`: what scores say about the text and the model; only `on_corpus` sets them
     """
 
-    target: str
-    text: TokenizedText
-    notes: tuple[str, ...]
+    target: str  # the model
+    text: TokenizedText  # what it was evaluated on
+    notes: tuple[str, ...]  # what a reader of any result must know
     _head: Callable[[Tensor], Tensor] = field(repr=False)
     _features: NDArray[np.uint8] = field(repr=False)
     _dtype: torch.dtype = field(repr=False)

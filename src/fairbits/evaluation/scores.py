@@ -64,8 +64,7 @@ TOKENS_LEGEND = (
 ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
 ROW_NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
 SIGNIFICANT = 0.05
-MATTERING = ("fairbits", "torch", "transformers")
-"""What a measurement depends on, apart from models and text."""
+MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
 
@@ -103,7 +102,6 @@ class Scores(Shown):
         setting: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
-        """Returns the scores from the sums of both models on a text."""
         language = text.language_of[sums.token_document]
         percentiles = {
             code: TokenPercentiles.of(sums.token_kl[language == i], sums.token_margin[language == i])
@@ -179,7 +177,6 @@ class Scores(Shown):
         }
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
-        """Returns how unequal the damage is."""
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
         if kind not in self._disparities:
             self._disparities[kind] = disparity(frame)
@@ -223,7 +220,6 @@ class Scores(Shown):
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns all results with their intervals, for JSON."""
         units = UNITS if self.setting.parallel else UNITS[:2]
         return {
             "schema": SUMMARY,
@@ -253,7 +249,6 @@ class Scores(Shown):
         return as_lines(_lines(SCORES.stamp(content), nested=True))
 
     def save(self, path: str | Path) -> None:
-        """Writes the scores as JSON; the same scores give the same bytes."""
         write_files({check_writable(path, example="scores.json"): self.as_bytes()})
 
     @classmethod

@@ -54,7 +54,6 @@ class EvaluationSetting:
     source: str | None = field(default=None, compare=False)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, without the source if there is none."""
         return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod

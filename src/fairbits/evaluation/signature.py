@@ -10,8 +10,7 @@ from fairbits.core.records import Code, Count, Positive, Split, check_once, chec
 from fairbits.core.units import MEASURES
 
 LONGEST_NUMBER = 19
-DIGITS = 16
-"""Hexadecimal digits of a hash."""
+DIGITS = 16  # hexadecimal digits of a hash
 FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 SAVED_PER_BLOCK = 34
 """Approximate count of numbers that a block keeps for its backward pass, per position and hidden unit."""
-LOGITS_KEPT = 3
-"""Numbers per position and vocabulary entry if the head cannot be separated from the model."""
+LOGITS_KEPT = 3  # numbers per position and vocabulary entry if the head cannot be separated from the model
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BlockExperts:
-    """How many positions of text the router of a block sends to each expert.
-
-    `per_position`  the experts that it chooses for every position
-    `counts`        (languages, experts)
-    """
+    """How many positions of text the router of a block sends to each expert."""
 
     block: int
-    per_position: int
-    counts: Counts
+    per_position: int  # the experts that it chooses for every position
+    counts: Counts  # (languages, experts)
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,6 @@ class ExpertCounter:
         self._passed: set[str] = set()
 
     def start(self, batch: Batch) -> None:
-        """Makes this batch the one that is counted."""
         self._passed.clear()  # a recomputed block calls its experts a second time
         rows = self._table_rows[batch.document][:, None]
         self._rows = {
@@ -130,7 +125,6 @@ class ExpertCounter:
         }
 
     def attach(self, modules: Mapping[str, nn.Module], *, block: int | None = None) -> list[RemovableHandle]:
-        """Returns the handles of the hooks on all modules of experts, or of one block."""
         return [
             modules[point.module].register_forward_pre_hook(partial(self._count, point), with_kwargs=True)
             for point in self.points

@@ -25,8 +25,7 @@ from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import input_gradients, positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Point, PointKind, Recorder
+from fairbits.forward.recorder import PassSettings, Point, PointKind, Recorder
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
 from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams

@@ -34,8 +34,7 @@ from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, VisitProgress, bytes_per_position, lockstep
-from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Recorder
+from fairbits.forward.recorder import PassSettings, Recorder
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
@@ -190,7 +189,6 @@ class _Pass(BlockLoader):
         ]
 
     def parts(self, chosen: Sequence[Batch]) -> list[list[Batch]]:
-        """Returns the batches in parts whose kept states fit."""
 
         def size(batch: Batch) -> int:
             return self.least_places * self._states_bytes([batch])
@@ -198,7 +196,6 @@ class _Pass(BlockLoader):
         return list(in_parts(chosen, size, room=LEAST_STATES_FACTOR * self._room(), most=MOST_BATCHES))
 
     def places(self, part: Sequence[Batch]) -> int:
-        """Returns for how many blocks the states of a part of the text are kept."""
         return max(int(self._room() // self._states_bytes(part)), self.least_places)
 
     def _states_bytes(self, part: Sequence[Batch]) -> int:
@@ -212,16 +209,11 @@ class _Pass(BlockLoader):
 
 @dataclass(eq=False)
 class _Walked:
-    """A part of the text that has passed all blocks.
+    """A part of the text that has passed all blocks."""
 
-    `calls`      per block and batch, how the block was called
-    `states`     per block whose input is kept, the states of every batch
-    `gradients`  per batch, the gradient at the output of the last block
-    """
-
-    calls: list[list[RecordedCall]]
-    states: dict[int, list[Tensor]]
-    gradients: list[Tensor]
+    calls: list[list[RecordedCall]]  # per block and batch, how the block was called
+    states: dict[int, list[Tensor]]  # per block whose input is kept, the states of every batch
+    gradients: list[Tensor]  # per batch, the gradient at the output of the last block
 
 
 def streaming_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:

@@ -21,10 +21,8 @@ from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextReq
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CLEARLY_LESS = 0.9
-"""If a language has less than this share of the requested tokens, a note says so."""
-NAMED = 3
-"""The largest number of languages that such a note names."""
+CLEARLY_LESS = 0.9  # if a language has less than this share of the requested tokens, a note says so
+NAMED = 3  # the largest number of languages that such a note names
 
 
 def tokenize_corpus(

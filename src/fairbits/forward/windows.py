@@ -26,8 +26,7 @@ said in a clip."""
 NO_LABEL = -100
 MASKED_SHARE = 0.15
 ENCODED_AT_ONCE = 64
-AMPLE = 128
-"""Up to this many tokens, more text of one document is worth more than text of another."""
+AMPLE = 128  # up to this many tokens, more text of one document is worth more than text of another
 Ids = list[int]
 Encoder = Callable[[list[str]], list[EncodedDocument]]
 
@@ -69,7 +68,6 @@ class Window:
 
     @property
     def encoder_text(self) -> int:
-        """How many positions of the encoder hold text or sound."""
         return sum(self.encoder.text) if self.encoder else self.sound.sounding if self.sound else 0
 
 
@@ -94,7 +92,6 @@ class TokenizedText:
 
     @property
     def language_of(self) -> NDArray[np.intp]:
-        """The index of each document's language."""
         positions = {code: i for i, code in enumerate(self.languages)}
         return np.array([positions[code] for code in self.lang.tolist()], dtype=np.intp)
 

@@ -33,7 +33,6 @@ class WeightedError:
     damage: Floats
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the tables by language for JSON."""
         return {
             "blocks": list(self.blocks),
             "linears": list(self.linears),
@@ -78,7 +77,6 @@ class Certificate:
         return float(self.bound_by_linear.max())
 
     def gap(self, worse: int, better: int) -> Gap:
-        """Returns the gap between two rows of `languages`."""
         at = worse, better
         actual, bound = float(self.actual[at]), float(self.bound[at])
         return Gap(
@@ -91,7 +89,6 @@ class Certificate:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the damages, all pairs and the worst one for JSON."""
         return {
             "languages": list(self.languages),
             "damage": self.damage.tolist(),

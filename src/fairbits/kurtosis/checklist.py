@@ -22,12 +22,10 @@ from fairbits.core.table import Cell, Table, dim
 
 LOW_KAPPA = 5.0
 """κ_threshold of C1. The documents do not give it with C1; it is read from 3.2, where κ < 5 means that C1 fails."""
-HIGH_KAPPA = 50.0
-"""From this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution."""
+HIGH_KAPPA = 50.0  # from this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution
 MODERATE_KAPPA = float(np.sqrt(10.0 * 45.0))
 """Geometric mean of LOW-MODERATE (XLM-R, 10) and MODERATE (mT5, 45), between which the documents give no cut-off."""
-LEAST_VARIANCE = 0.001
-"""ε of C2 (001-22)."""
+LEAST_VARIANCE = 0.001  # ε of C2 (001-22)
 CRITICAL_BITS = ((2.0, 3.0), (164.0, 6.0))
 """(κ, upper end of the critical range of bits): 2–3 bits for XGLM and 5–6 for BLOOM (001-17)."""
 
@@ -323,11 +321,9 @@ class PublishedStatistics:
 
     @property
     def latin(self) -> Floats:
-        """1 for languages in Latin script, else 0."""
         return np.array([float(code == "Latn") for code in self.script])
 
     def rows(self, *languages: str) -> list[int]:
-        """Returns the row of each language."""
         return [self.languages.index(one_of("language", lang, self.languages)) for lang in languages]
 
 

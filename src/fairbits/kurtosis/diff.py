@@ -81,7 +81,6 @@ class Traits:
         return tuple((field.name.replace("_", " "), getattr(self, field.name)) for field in fields(self))
 
     def as_data(self) -> dict[str, Trait]:
-        """Returns the traits for JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -318,16 +317,13 @@ class Side:
 
     @property
     def kappa(self) -> tuple[float, ...]:
-        """The excess kurtosis of every block."""
         return tuple(block.kappa for block in self.blocks)
 
     @property
     def worst(self) -> int:
-        """The block with the largest κ."""
         return max(range(len(self.blocks)), key=self.kappa.__getitem__)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the model for JSON."""
         return {
             "target": self.target,
             "fingerprint": self.fingerprint,
@@ -349,13 +345,11 @@ class ModelDiff:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The names of the traits that are known for both and differ."""
         both = zip(self.a.traits.items(), self.b.traits.items(), strict=True)
         return tuple(name for (name, of_a), (_, of_b) in both if differ(of_a, of_b))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the comparison must know."""
         deep = (len(self.a.blocks), len(self.b.blocks))
         matched = (f"blocks of {deep[0]} and {deep[1]} are matched by relative depth; some appear twice",)
         return (
@@ -364,7 +358,6 @@ class ModelDiff:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the comparison for JSON."""
         return {
             "schema": SCHEMA,
             "fairbits": __version__,

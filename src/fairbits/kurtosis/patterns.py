@@ -70,12 +70,10 @@ class Pattern:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """The language codes, in the order of their first appearance."""
         return tuple(dict.fromkeys(self.lang.tolist()))
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
         return int(self.sums.shape[1])
 
     @cached_property
@@ -91,11 +89,9 @@ class Pattern:
         return share
 
     def activation_estimates(self) -> dict[str, tuple[Estimate, ...]]:
-        """Returns a_l(λ) of every block with its interval, by language."""
         return self._by_block(self.sums, self.tokens)
 
     def share_estimates(self) -> dict[str, tuple[Estimate, ...]]:
-        """Returns ā_l(λ) of every block with its interval, by language."""
         return self._by_block(self._levelled, np.repeat(self._levelled.sum(axis=1)[:, None], self.blocks, axis=1))
 
     def kappa_weighted(self, kappa: ArrayLike) -> dict[str, Estimate]:
@@ -128,7 +124,6 @@ class Pattern:
         return distances
 
     def as_data(self) -> dict[str, Any]:
-        """Returns activations, shares and distances for JSON."""
         return {
             "languages": list(self.languages),
             "activation": _as_lists(self.activation_estimates()),

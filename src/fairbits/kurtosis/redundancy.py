@@ -63,7 +63,6 @@ class Redundancy:
         return self.loss.value > FOREIGN * self.predictive_entropy.value
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON."""
         return asdict(self) | {
             name: value.to_dict() for name, value in vars(self).items() if isinstance(value, Estimate)
         }

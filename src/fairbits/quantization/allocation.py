@@ -40,12 +40,10 @@ class Problem:
 
     @property
     def n_languages(self) -> int:
-        """The number of languages."""
         return len(self.damage)
 
     @property
     def n_blocks(self) -> int:
-        """The number of blocks."""
         return len(self.sizes)
 
     def total_damage(self, options: ArrayLike) -> Floats:
@@ -54,7 +52,6 @@ class Problem:
         return totals
 
     def total_bytes(self, options: ArrayLike) -> int:
-        """Returns the total size in bytes of one option index per block."""
         return int(self.sizes[np.arange(self.n_blocks), np.asarray(options)].sum())
 
 
@@ -72,7 +69,7 @@ class Allocation:
 
 
 def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None) -> Allocation:
-    """Returns the allocation with the least mean damage Σ_λ π_λ D_λ within `budget` bytes; equal weights without `pi`."""
+    """Returns the allocation with the least mean damage Σ_λ π_λ D_λ within `budget` bytes; π equal without `pi`."""
     weights = weights_vector("pi", np.ones(problem.n_languages) if pi is None else pi, size=problem.n_languages)
     costs = np.tensordot(weights, problem.damage, axes=1)
     options = _solve(costs[None], problem.sizes, capacity=budget)

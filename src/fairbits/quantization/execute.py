@@ -39,8 +39,7 @@ from fairbits.quantization.plan import LayerResult, Learning, Plan
 
 ROUNDED_CODES, ROUNDED_NOTES, STATE = "start.safetensors", "start.json", "course.safetensors"
 """The files of an interrupted run: the rounded codes that learning starts with, their notes, and the learning state."""
-IMPORTANCE_TOKENS = 512
-"""Tokens of each language from which the importance of channels is estimated."""
+IMPORTANCE_TOKENS = 512  # tokens of each language from which the importance of channels is estimated
 Layers = dict[str, Codes]
 Notes = dict[str, tuple[str, ...]]
 

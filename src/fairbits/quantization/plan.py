@@ -49,8 +49,7 @@ from fairbits.text.text_request import TextRequest
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
-NAMED = 6
-"""Languages whose weights are shown."""
+NAMED = 6  # languages whose weights are shown
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """The end of the note on a policy that had less calibration text than the others."""
 
@@ -111,19 +110,16 @@ def schemes_by_name(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
 class LayerResult:
     """The result of rounding one linear layer.
 
-    `alpha`         smallest, median and largest clipping threshold of its groups
-    `weight_error`  ‖ΔW‖² / ‖W‖²
     `error`         E‖ΔW x‖² / E‖W x‖² of each language, where x is the input in the quantized model; empty without text
-    `notes`         one on every fall-back
     """
 
     name: Name
     bits: StoredBits
     size_bytes: Positive
-    alpha: tuple[NonNegative, NonNegative, NonNegative]
-    weight_error: NonNegative
+    alpha: tuple[NonNegative, NonNegative, NonNegative]  # smallest, median and largest clipping threshold of its groups
+    weight_error: NonNegative  # ‖ΔW‖² / ‖W‖²
     error: Mapping[Code, NonNegative] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # one on every fall-back
 
     def __post_init__(self) -> None:
         check_ordered("alpha", self.alpha)
@@ -131,23 +127,17 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class LearningResult:
-    """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language.
+    """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language."""
 
-    `step`     the step whose codes were chosen; 0 if the rounded codes were kept
-    `start`    KL of the rounded codes, and `damage` of the chosen codes
-    `history`  one entry per evaluation, the rounded codes first
-    """
-
-    step: Count
-    start: Mapping[Code, NonNegative]
+    step: Count  # the step whose codes were chosen; 0 if the rounded codes were kept
+    start: Mapping[Code, NonNegative]  # KL of the rounded codes, and `damage` of the chosen codes
     damage: Mapping[Code, NonNegative]
-    history: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()  # one entry per evaluation, the rounded codes first
 
     def __post_init__(self) -> None:
         check_same_keys("start", self.start, "damage", self.damage)
 
     def table(self) -> Table:
-        """Returns worst and mean of the languages before and after learning."""
         rows = []
         for name, damage in (("before", self.start), ("after", self.damage)):
             worst = max(damage, key=lambda code: damage[code])
@@ -185,19 +175,15 @@ class Calibration:
 class Learning:
     """How codes and scales are learned from the calibration text after rounding.
 
-    `block_steps`   learning steps of each block, against the outputs of the full-precision block
-    `block_tokens`  about how many tokens of each language are read for them; all text if `model_steps` is 0
     `model_steps`   learning steps of all blocks together, against the full-precision model's next-token distribution
-    `rows`          windows of text per step, at least
-    `rate`          about the largest change of a weight in a step, in units of its scale
     `objective`     what is to be small on held-out text: the mean, the worst, or the worst regret of languages
     """
 
-    block_steps: int = 200
-    block_tokens: int = 4096
+    block_steps: int = 200  # learning steps of each block, against the outputs of the full-precision block
+    block_tokens: int = 4096  # about how many tokens of each language are read for them; all text if `model_steps` is 0
     model_steps: int = 500
-    rows: int = 4
-    rate: Number = 0.01
+    rows: int = 4  # windows of text per step, at least
+    rate: Number = 0.01  # about the largest change of a weight in a step, in units of its scale
     objective: Objective = "worst"
 
     def __post_init__(self) -> None:
@@ -251,11 +237,6 @@ class Plan(Shown):
     """The decision for every linear layer, embedding and head, in the order of the model.
 
     `languages`    the weights π of the languages, which sum to 1; empty if no text is read
-    `calibration`  the text that the decisions are for
-    `thresholds`   whether the exact scales of each language alone are saved next to the model
-    `size_bytes`   the size of all tensors of the quantized model
-    `results`      the result of each layer, once the plan is executed
-    `learned`      the result of learning, once the plan is executed
     """
 
     policy: Name
@@ -264,14 +245,14 @@ class Plan(Shown):
     fingerprint: Digest
     family: str
     layers: tuple[LayerPlan, ...]
-    size_bytes: Positive
+    size_bytes: Positive  # the size of all tensors of the quantized model
     languages: Mapping[Code, Share] = field(default_factory=dict)
-    calibration: Calibration | None = None
-    thresholds: bool = False
+    calibration: Calibration | None = None  # the text that the decisions are for
+    thresholds: bool = False  # whether the exact scales of each language alone are saved next to the model
     learning: Learning | None = None
     notes: tuple[str, ...] = ()
-    results: tuple[LayerResult, ...] = ()
-    learned: LearningResult | None = None
+    results: tuple[LayerResult, ...] = ()  # the result of each layer, once the plan is executed
+    learned: LearningResult | None = None  # the result of learning, once the plan is executed
 
     def __post_init__(self) -> None:
         if not isinstance(self.languages, Mapping):
@@ -384,22 +365,18 @@ class Plan(Shown):
 
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
-        """The scheme of every layer that is quantized, by name."""
         return schemes_by_name(self.layers)
 
     @property
     def reads_text(self) -> bool:
-        """Whether executing it needs calibration text."""
         decided = any(scheme.reads_text for scheme in self.schemes.values())
         return self.thresholds or self.learning is not None or decided
 
     @property
     def seed(self) -> int:
-        """The seed of its calibration text."""
         return 0 if self.calibration is None else self.calibration.seed
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the plan for JSON."""
         content = asdict(replace(self, layers=(), results=()))
         content["layers"] = tuple(asdict(LayerEntry.of(layer)) for layer in self.layers)
         content["results"] = tuple(map(asdict, self.results))
@@ -417,11 +394,9 @@ class Plan(Shown):
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:
-        """Returns the content of its file."""
         return to_json(self.as_data())
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan."""
         write_files({check_writable(path, example="plan.json"): self.as_bytes()})
 
     @classmethod

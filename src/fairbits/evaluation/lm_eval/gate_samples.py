@@ -55,7 +55,6 @@ class SamplesGateResult:
         return self.verdict.passed
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON, with the keys of `fairbits.verdict/2`."""
         rows = [asdict(row) | {"loss": row.loss.to_dict()} for row in self.languages]
         return self.verdict.as_data() | {
             "metric": self.metric,

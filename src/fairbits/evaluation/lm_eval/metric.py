@@ -7,17 +7,14 @@ from fairbits.core.errors import InputError
 from fairbits.core.units import bits
 from fairbits.evaluation.lm_eval.sample_files import RunFiles, TaskSamples, listed
 
-PREFERRED = ("acc", "exact_match", "bits_per_byte")
-"""The metrics that are used by default, in this order."""
+PREFERRED = ("acc", "exact_match", "bits_per_byte")  # the metrics that are used by default, in this order
 HIGHER = {
     **dict.fromkeys(("acc", "acc_norm", "acc_bytes", "exact_match", "em", "f1", "mcc", "bleu", "chrf"), True),
     **dict.fromkeys(("bits_per_byte", "ter", "brier_score"), False),
 }
 """Whether higher is better, where no results file says so."""
-CHOICES = 12
-"""Filters or metrics that an error offers."""
-KINDS = 3
-"""Tasks with other metrics than the others that an error shows."""
+CHOICES = 12  # filters or metrics that an error offers
+KINDS = 3  # tasks with other metrics than the others that an error shows
 NOT_PER_ITEM = {"perplexity": "acc", "word_perplexity": "bits_per_byte", "byte_perplexity": "bits_per_byte"}
 """Metrics whose samples are log-likelihoods, which are not a score of an item, and what to use instead."""
 
@@ -36,7 +33,6 @@ class Metric:
 
     @staticmethod
     def bits(value: tuple[float, float]) -> tuple[float, float]:
-        """Returns the bits of a text and its bytes, from its log-likelihood in nats."""
         return bits(-value[0]), value[1]
 
 

@@ -30,8 +30,7 @@ CONFIGURED = (
     *("doc_to_text", "doc_to_target", "doc_to_choice", "target_delimiter", "fewshot_delimiter"),
 )
 """What the configurations of a task must have in common; functions and paths are ignored."""
-RESAMPLES_PER_LANGUAGE = 100
-"""Resamples that a p value needs to be significant after Holm's correction."""
+RESAMPLES_PER_LANGUAGE = 100  # resamples that a p value needs to be significant after Holm's correction
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,6 @@ class PairedSamples:
 
     @cached_property
     def scores(self) -> dict[str, tuple[float, float]]:
-        """The score of each language before and after."""
         languages, code = np.unique(self.lang, return_inverse=True)
         total = np.bincount(code, weights=self.weights)
         both = [(np.bincount(code, weights=scores) / total).tolist() for scores in (self.before, self.after)]

@@ -29,8 +29,7 @@ from fairbits.core.records import (
 
 SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 HOW = "lm_eval --log_samples --output_path DIR writes them"
-NAMED = 5
-"""Names that an error lists."""
+NAMED = 5  # names that an error lists
 
 
 @dataclass(frozen=True)
@@ -109,25 +108,20 @@ def _results(path: Path) -> Results | None:
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
-END = b', "filter": '
-"""Begins the end of a line. In text of a document its quotation marks would be escaped."""
+END = b', "filter": '  # begins the end of a line. In text of a document its quotation marks would be escaped.
 METRICS = b', "metrics": '
 HASHED = re.compile(b", ".join(rb'"%b": "([0-9a-f]{64})"' % name.encode() for name in HASHES))
 BUFFER = 2**20
-KNOWN = 1000
-"""Ends of lines that are remembered for each file, before and after the hashes."""
+KNOWN = 1000  # ends of lines that are remembered for each file, before and after the hashes
 WHOLE = 20
 """Lines of a file that are parsed as a whole, to refuse files in other encodings; of the others, only the end."""
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
 
 Value = float | tuple[float, float]
 """What an item scored; a pair is a log-likelihood and the number of bytes or words that it is of."""
-Written = bool | Number | tuple[Number, Number]
-"""The same in a file: right and wrong may be true and false."""
-Hashes = tuple[str, str, str]
-"""In the order of HASHES."""
-Items = dict[int, tuple[Hashes, dict[str, Any]]]
-"""By document id: the hashes, and the scores by metric."""
+Written = bool | Number | tuple[Number, Number]  # the same in a file: right and wrong may be true and false
+Hashes = tuple[str, str, str]  # In the order of HASHES
+Items = dict[int, tuple[Hashes, dict[str, Any]]]  # by document id: the hashes, and the scores by metric
 Endings = dict[bytes, tuple[str, tuple[str, ...], dict[bytes, dict[str, Any]]]]
 """By what the end of a line says before its hashes: filter, metrics, and by what follows the hashes the scores."""
 
@@ -161,7 +155,6 @@ class TaskSamples:
 
     @property
     def metrics(self) -> dict[str, list[str]]:
-        """The metrics of each filter, in the order of lm-eval: those that all items have."""
         metrics = {}
         for name, items in self.filters.items():
             (_, first), *rest = items.values()

@@ -26,8 +26,7 @@ from fairbits.models.scales.groups import Codes, divisors, round_to_nearest
 from fairbits.quantization.gptq import columns_cpu, columns_gpu
 from fairbits.quantization.gptq.columns_cpu import Panel
 
-TRIES = 4
-"""How often the damping is raised tenfold before rounding falls back to nearest."""
+TRIES = 4  # how often the damping is raised tenfold before rounding falls back to nearest
 DOUBLE_UP_TO = 512
 """Up to this many columns float64 is used. It doubles the time; with more columns float32 is precise enough."""
 

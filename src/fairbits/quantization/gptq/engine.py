@@ -21,7 +21,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_WALK_STATES_BYTES
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
+from fairbits.forward.lockstep import Lockstep, VisitProgress, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText, Window
 from fairbits.models.architecture.architecture import Block
@@ -30,14 +30,7 @@ from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.scales.groups import Codes, scheme_grid
 from fairbits.models.streaming_model import StreamingModel, walk_dtype
-from fairbits.quantization.gptq.block_rounding import (
-    BlockContext,
-    BlockRounding,
-    Finished,
-    RefineBlock,
-    RoundedBlock,
-    WorkCounter,
-)
+from fairbits.quantization.gptq.block_rounding import BlockContext, BlockRounding, Finished, RefineBlock, RoundedBlock
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
 from fairbits.quantization.gptq.output_errors import OutputErrors
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
@@ -75,14 +68,14 @@ def round_model(
     narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.scale_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
-    finished, counter = finished or (lambda _index: None), WorkCounter("rounding blocks", progress)
+    finished, counter = finished or (lambda _index: None), VisitProgress(progress, "rounding blocks")
     job = BlockRounding(checkpoint, plan, finished, counter, device, dtype, narrow, refine, ranks)
     rounded = _without_text(job) if text is None else _with_text(job, text)
     return rounded if on_device or not is_gpu(device) else (block.on("cpu") for block in rounded)
 
 
 def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
-    job.counter.total = len(job.plan.schemes)
+    job.counter.visits = len(job.plan.schemes)
     indices = (*(block.index for block in job.blocks), None)
     with job.read_ahead(indices) as reader:
         for index in indices:
@@ -100,7 +93,7 @@ def _with_text(job: BlockRounding, text: TokenizedText) -> Iterator[RoundedBlock
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.counter.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
+    job.counter.visits = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
     with job.read_ahead((None, *(block.index for block in job.blocks[:far])), whole=True) as reader:
         # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
         outside = job.finished(None) or job.round_block(None, reader)[0]
@@ -148,7 +141,6 @@ def _round_walking(
 class _WalkingText:
     """The batches of this rank, paused before a block of the model that they walk through.
 
-    `rounds`     how often each rank has a batch, if there are several
     `reference`  the hidden states of the full-precision model, which walk along for refinement
     """
 
@@ -156,7 +148,7 @@ class _WalkingText:
     model: StreamingModel
     walk: Lockstep
     languages: TextLanguages
-    rounds: int
+    rounds: int  # how often each rank has a batch, if there are several
     reader: ReadAhead
     reference: tuple[Tensor | None, ...] = ()
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
@@ -21,6 +20,7 @@ from fairbits.core.tensors import all_finite, first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCall
 from fairbits.forward.lockstep import StopBlock
+from fairbits.forward.recorder import removed_hooks
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.scales.groups import Notes
@@ -31,17 +31,12 @@ from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
 @dataclass(frozen=True, eq=False)
 class TextLanguages:
-    """The languages of a text.
-
-    `language_of`  the index of the language of each document
-    `positions`    by stack, how many positions of text each language has
-    `pi`           the weight π of each language
-    """
+    """The languages of a text."""
 
     languages: tuple[str, ...]
-    language_of: Tensor
-    positions: Mapping[str, Floats]
-    pi: Floats
+    language_of: Tensor  # the index of the language of each document
+    positions: Mapping[str, Floats]  # by stack, how many positions of text each language has
+    pi: Floats  # the weight π of each language
 
     @classmethod
     def of(cls, text: TokenizedText, weights: Mapping[str, float]) -> "TextLanguages":
@@ -105,26 +100,13 @@ class ObservedBatch:
         return self._text[stack]
 
 
-@contextmanager
-def removed_hooks() -> Iterator[list[RemovableHandle]]:
-    """Gives a list for the handles of hooks, which are all removed in the end."""
-    handles: list[RemovableHandle] = []
-    try:
-        yield handles
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def input_stack(weight: Weight) -> str:
     """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
 
 
-PANEL = 256
-"""Columns of H that are added up at a time; see `_add_products`."""
-GPU_PANEL = 1024
-"""The same on a GPU, where few large products are faster."""
+PANEL = 256  # columns of H that are added up at a time; see `_add_products`
+GPU_PANEL = 1024  # the same on a GPU, where few large products are faster
 
 
 @dataclass(frozen=True)
@@ -276,7 +258,6 @@ class HessianAccumulator:
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
 
     def is_unreached(self, name: str | None) -> bool:
-        """Returns whether no text reached the expert that has this input."""
         return name in self._points and name not in self._passed | self._scattered
 
     def release(self, name: str | None) -> None:

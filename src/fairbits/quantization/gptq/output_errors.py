@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
+from fairbits.forward.recorder import removed_hooks
 from fairbits.models.architecture.architecture import Weight
-from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, input_stack, removed_hooks
+from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, input_stack
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
-SAMPLE = 128
-"""About this many positions of a language suffice to measure the error of a linear layer."""
+SAMPLE = 128  # about this many positions of a language suffice to measure the error of a linear layer
 
 
 class OutputErrors:

@@ -37,10 +37,8 @@ from fairbits.models.device import is_gpu
 
 TIMEOUT = timedelta(hours=2)
 """How long a rank waits for another one, which may be making the plan. It notices at once if that one ends."""
-CONNECTING = timedelta(minutes=5)
-"""How long a rank waits for the others to start."""
-LAST_WORDS = 60.0
-"""Seconds that a rank that failed waits for the others to agree; then it ends, which they notice."""
+CONNECTING = timedelta(minutes=5)  # how long a rank waits for the others to start
+LAST_WORDS = 60.0  # seconds that a rank that failed waits for the others to agree; then it ends, which they notice
 
 T = TypeVar("T")
 
@@ -254,5 +252,4 @@ class _Unpacker(pickle.Unpickler):
         return self.tensors[-1]
 
 
-ALONE = Ranks()
-"""A process without others."""
+ALONE = Ranks()  # a process without others

@@ -27,8 +27,7 @@ except ImportError:  # pragma: no cover
 else:
     AVAILABLE = True
 
-WEIGHTS_AT_ONCE = 1024
-"""Weights of one program of the kernel."""
+WEIGHTS_AT_ONCE = 1024  # weights of one program of the kernel
 
 if AVAILABLE:
 

@@ -8,8 +8,7 @@ from fairbits.core.errors import InputError
 from fairbits.forward.windows import TokenizedText
 from fairbits.text.documents import seeded_hash
 
-HELD_OUT_SHARE = 0.15
-"""Share of the documents of every language on which learned codes are evaluated."""
+HELD_OUT_SHARE = 0.15  # share of the documents of every language on which learned codes are evaluated
 HELD_OUT_POSITIONS = 1024
 """Enough held-out positions for a language: once they are reached, no further document is held out."""
 

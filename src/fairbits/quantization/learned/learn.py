@@ -43,16 +43,12 @@ from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.learned.optimizer import CodeOptimizer
 from fairbits.quantization.plan import Learning, LearningResult
 
-WARM_UP = 0.05
-"""Share of the steps in which the rate rises."""
-EVALUATIONS = 8
-"""How often the learned codes are evaluated on held-out text, and saved."""
-SKIPPED = 0.1
-"""Share of the steps that may have gradients that are NaN or infinite; they are left out."""
+WARM_UP = 0.05  # share of the steps in which the rate rises
+EVALUATIONS = 8  # how often the learned codes are evaluated on held-out text, and saved
+SKIPPED = 0.1  # share of the steps that may have gradients that are NaN or infinite; they are left out
 POWER = 4.0
 """The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
-MOMENT = re.compile(r"\|(offsets|logs)\.")
-"""In the name of a moment of a gradient, as the optimizer gives it."""
+MOMENT = re.compile(r"\|(offsets|logs)\.")  # In the name of a moment of a gradient, as the optimizer gives it
 Batch = TypeVar("Batch")
 
 
@@ -94,15 +90,13 @@ class HoldoutEvaluation:
 class LearningState:
     """The number of steps done, the present weights of languages, and the best codes so far.
 
-    `history`     all evaluations on held-out text, beginning with the start
-    `best`        the best evaluation that harms no language; None while there is none
     `best_codes`  the codes of that evaluation; empty while there is none
     """
 
-    history: list[HoldoutEvaluation]
+    history: list[HoldoutEvaluation]  # all evaluations on held-out text, beginning with the start
     weights: Floats
     step: int = 0
-    best: HoldoutEvaluation | None = None
+    best: HoldoutEvaluation | None = None  # the best evaluation that harms no language; None while there is none
     best_codes: dict[str, Codes] = field(default_factory=dict)
 
     @classmethod
@@ -111,7 +105,6 @@ class LearningState:
 
     @property
     def start(self) -> Floats:
-        """The damage of every language before anything was learned."""
         return self.history[0].damage
 
     def evaluate(self, damage: Floats, codes: Mapping[str, LearnableCodes], objective: Objective) -> None:

@@ -27,25 +27,18 @@ from fairbits.quantization.learned.learn import LearningState, distill
 from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import Learning
 
-Importance = Callable[[], Mapping[int, Tensor]]
-"""Gives the importance of the channels after each block, by its index."""
+Importance = Callable[[], Mapping[int, Tensor]]  # gives the importance of the channels after each block, by its index
 
 
 @dataclass(frozen=True, eq=False)
 class BlockBatch:
-    """A batch before a block, with what the block is to give for it.
-
-    `target`      the full-precision hidden states after the block, (rows, length, channels)
-    `importance`  of their channels, (channels,)
-    `at`          the positions that hold text, counted through all rows
-    `language`    the language of each of them
-    """
+    """A batch before a block, with what the block is to give for it."""
 
     paused: PausedBatch
-    target: Tensor
-    importance: Tensor
-    at: Tensor
-    language: Tensor
+    target: Tensor  # the full-precision hidden states after the block, (rows, length, channels)
+    importance: Tensor  # of their channels, (channels,)
+    at: Tensor  # the positions that hold text, counted through all rows
+    language: Tensor  # the language of each of them
 
     def squared_error(self) -> Tensor:
         """Returns Σ h (ŷ − y)² / ‖y‖² at every position of text."""

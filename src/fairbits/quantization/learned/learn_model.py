@@ -54,15 +54,13 @@ class TeacherBatch:
     """Windows as one batch, and its positions that predict a token.
 
     `rows`, `columns`  where these positions are in the batch
-    `numbers`          their numbers in the reference, which give the teacher's logits
-    `language`         their languages
     """
 
     batch: Batch
     rows: Tensor
     columns: Tensor
-    numbers: Tensor
-    language: Tensor
+    numbers: Tensor  # their numbers in the reference, which give the teacher's logits
+    language: Tensor  # their languages
 
     @property
     def counts(self) -> Tensor:
@@ -183,7 +181,6 @@ class ModelDistillation:
         return self.teacher.damage(self.split.held_out)
 
     def report(self, state: LearningState) -> None:
-        """Reports the step, and the language with the most damage."""
         if self.progress is not None:
             damage = state.history[-1].damage
             worst = int(np.argmax(damage))

@@ -72,7 +72,6 @@ class LearnableCodes(nn.Module):
         return W.T if self.transposed else W
 
     def codes_at(self, offsets: Tensor) -> Tensor:
-        """Returns the codes at these offsets, in their type, which has all codes."""
         return offsets.round().add_(self.first_codes).clamp_(self.lowest, self.highest)
 
     def scales_at(self, log_scales: Tensor) -> Tensor:

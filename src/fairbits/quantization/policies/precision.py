@@ -26,10 +26,8 @@ from fairbits.quantization.policies.clipping import OBJECTIVE
 from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
 from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 
-HIGH = 8
-"""Bits of a protected block."""
-TAU = 100.0
-"""The research notes write τ without a number; this one gives the blocks that they name."""
+HIGH = 8  # bits of a protected block
+TAU = 100.0  # the research notes write τ without a number; this one gives the blocks that they name
 WIDTHS = (3, 4, 5, 6, 8)
 
 RoundingOption = Annotated[Rounding, Option("how weights are rounded")]

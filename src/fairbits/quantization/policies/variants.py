@@ -18,7 +18,6 @@ class Variant:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the policy needs text of every language."""
         return find_policy(self.policy).reads_text
 
     def at(self, bits: int) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-NOT_ROUNDED = 0
-"""The bits that stand for a block with its original weights."""
+NOT_ROUNDED = 0  # the bits that stand for a block with its original weights
 PER_CHANNEL = "block sensitivity was determined with one scale per channel, not per tensor"
 
 
