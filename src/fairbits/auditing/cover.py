@@ -152,11 +152,7 @@ class Cover:
 def cover_languages(
     audit: str | Path, size: int, *, candidates: Iterable[str] | None = None, fingerprint: str | None = None
 ) -> Cover:
-    """Returns the `size` languages to calibrate on so that the languages of an audit lose least on average.
-
-    `audit` is a saved audit, with its second file. `candidates` are the languages with text, by default all of the
-    audit. With a `fingerprint`, the audit must be of the model that has it.
-    """
+    """Returns the `size` of the `candidates` to calibrate on, so that audited languages lose least on average."""
     saved = AUDIT.read(audit)
     if fingerprint is not None and saved.model.fingerprint != fingerprint:
         raise InputError(f"{audit} audits a model with other weights; audit this model first")

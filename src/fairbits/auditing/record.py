@@ -68,11 +68,7 @@ HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit(Shown):
-    """Which languages a scheme will damage, and why.
-
-    `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern. `experts` says
-    which of a model's experts get little text of a language; None if it has none.
-    """
+    """Which languages a scheme will damage, and why; `damage` by form, `patterns` by kind of point and measure."""
 
     model: AuditedModel
     scheme: Scheme

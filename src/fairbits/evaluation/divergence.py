@@ -83,10 +83,6 @@ class _DifferentiableKL(torch.autograd.Function):
 
 
 def differentiable_kl(a: Tensor, b: Tensor) -> Tensor:
-    """Returns KL(p ‖ q) of every row in nats, where p and q have the logits a and b; gradients reach b only.
-
-    For learning: it keeps q − p, which is its gradient, and nothing else. `compare_logits` measures the same to more
-    digits, with the losses and the flips, and keeps nothing.
-    """
+    """Returns KL(p ‖ q) of every row in nats for the logits a and b; gradients reach b, and only they are kept."""
     kl: Tensor = _DifferentiableKL.apply(a, b)  # type: ignore[no-untyped-call]
     return kl

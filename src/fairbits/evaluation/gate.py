@@ -193,10 +193,7 @@ def times_as_much(estimate: Estimate, limit: float) -> float:
 def significance_checks(
     contrast: Contrast, totals: Mapping[str, Estimate], frame: LanguageFrame, *, than: str = "", unit: str | None = None
 ) -> Iterator[Check]:
-    """Yields a failure for what is significantly worse, and for all else how much worse it may be.
-
-    `frame` is the one whose languages without an interval leave the results undecided.
-    """
+    """Yields a failure for what is significantly worse, else how much worse it may be."""
     worse, differences = contrast.worse(), contrast.differences
     unit = unit or readable_unit(frame)
     widest = max(differences, key=lambda code: differences[code].high)

@@ -94,10 +94,7 @@ class WholeModel:
 
 
 class StreamedModel:
-    """A model on a text, with the weights of one block in memory at a time.
-
-    All batches walk through the blocks in lock step. Where their hidden states do not fit, the text passes in parts.
-    """
+    """A model on a text, one block in memory at a time; where hidden states do not fit, the text passes in parts."""
 
     def __init__(
         self, checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype = torch.float32
@@ -130,10 +127,7 @@ class StreamedModel:
                 yield from states
 
     def _pass(self, part: list[Batch], shown: VisitProgress) -> Generator[HiddenStates, None, None]:
-        """Yields the features of a part of the text.
-
-        The two samples walk along, one of them through the model with its head: they show what the head is.
-        """
+        """Yields the features of a part of the text; the two samples walk along, to show what the head is."""
         model, together = self._loader.model, [*self._samples, *part]
         ids = torch.cat([batch.ids for batch in together])
         model.load_outside(torch.unique(ids).cpu(), {})

@@ -51,10 +51,7 @@ def expert_points(architecture: Architecture) -> tuple[ExpertPoint, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ExpertCall:
-    """A call of a module of experts: hidden states (positions, hidden size), and the experts of each position.
-
-    In Llama 4 every expert has its own states, (experts, positions, hidden size): 0 where a position does not reach it.
-    """
+    """A call of experts: hidden states and the experts of each position; in Llama 4 each expert has its own states."""
 
     module: Any
     states: Tensor
@@ -62,11 +59,7 @@ class ExpertCall:
 
     @classmethod
     def of(cls, module: nn.Module, arguments: Iterable[Any]) -> "ExpertCall | None":
-        """Returns the call of a module with these arguments; None if it is not of the kind that transformers shares.
-
-        These modules have a common form, so that kernels can replace their code: they receive the hidden states, the
-        numbers of the chosen experts and their weights, and attributes describe the layout of the matrices.
-        """
+        """Returns the call of a module with these arguments; None if it has not the common form of transformers."""
         tensors = [value for value in arguments if isinstance(value, Tensor)]
         if is_replaced(module):
             experts: Any = module

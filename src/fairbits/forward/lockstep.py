@@ -89,10 +89,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class PausedBatch:
-    """A batch that is paused before a block, with the arguments of the block; valid until the walk advances.
-
-    `continues` says whether the incoming hidden states are, unchanged, the output of the block before.
-    """
+    """A batch before a block, until the walk advances; `continues` if its states are the output of the block before."""
 
     batch: Batch
     continues: bool
@@ -105,10 +102,7 @@ class PausedBatch:
         return states
 
     def output(self, states: Tensor | None = None) -> Tensor:
-        """Returns the output of the block with its present weights, for its own hidden states or for others.
-
-        Gradients are tracked.
-        """
+        """Returns the output of the block with its present weights, for its own hidden states or others."""
         call = self._call if states is None else self._call.with_states(states)
         return output_states(self._forward(*call.args, **call.kwargs))
 
@@ -245,10 +239,7 @@ class Lockstep:
         return len(self._threads)
 
     def compute(self, before: Before) -> None:
-        """Computes the next block for hooks to observe, and stays before it; `before` is called with each batch first.
-
-        Hooks may end the computation of a batch by raising StopBlock.
-        """
+        """Computes the next block for hooks to observe, which may raise StopBlock, and stays before it."""
         for thread in self._threads:
             before(thread.batch)
             call = self._call(thread)

@@ -153,10 +153,7 @@ class Recorder:
         experts: ExpertCounter | None = None,
         device: str | torch.device | None = None,
     ) -> None:
-        """`documents` has the language of each document, by index; `device` is by default the device of the model.
-
-        `left_out` says which linear layers are not measured, and why; `experts` counts what reaches each expert.
-        """
+        """`documents` has the language of each document; `left_out` says which layers are not measured, and why."""
         self.left_out, self.experts = left_out or {}, experts
         self._languages = documents
         self._device = torch.device(model.device if device is None else device)

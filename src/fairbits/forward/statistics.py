@@ -145,10 +145,7 @@ def run_pass(settings: PassSettings) -> tuple[Recorder, LossSums, tuple[str, ...
 
 
 def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
-    """Returns the type that a model is measured in: on a GPU bfloat16 if its linear layers are stored so, else float32.
-
-    On the CPU, bfloat16 is slow. The range of float16 is too small for gradients.
-    """
+    """Returns the type to measure in: bfloat16 on a GPU if the layers are stored so; float16 cannot hold gradients."""
     if walk_dtype(checkpoint, device) != torch.bfloat16:
         return torch.float32
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]

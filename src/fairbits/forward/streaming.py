@@ -241,11 +241,7 @@ def _visits(plan: Sequence[range]) -> int:
 
 
 def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: VisitProgress) -> _Walked:
-    """Returns a part of the text after it has passed all blocks, and the gradients of its last states.
-
-    Two copies of the shortest window walk along: one through the whole model, one through the model without its head.
-    They show whether the head has been found.
-    """
+    """Returns a part of the text after all blocks; two samples walk along to show what the head is."""
     model = work.model
     samples = [next(batches(work.text, positions=1)).on(work.device) for _ in range(2)]
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in (*samples, *part)])

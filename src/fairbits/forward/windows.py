@@ -270,10 +270,7 @@ def check_document_counts(chosen: Mapping[str, Sized], which: str = "", *, least
 def _common(
     coded: Mapping[str, Mapping[int, EncodedDocument]], tokens: int
 ) -> dict[str, Mapping[int, EncodedDocument]]:
-    """Returns as many of the documents common to all languages as the budget allows for the mean language.
-
-    A language that needs many tokens for the same content exceeds the budget, others fall short of it.
-    """
+    """Returns as many of the documents common to all languages as the budget allows for the mean language."""
     shared = [index for index in next(iter(coded.values())) if all(index in chosen for chosen in coded.values())]
     means = [float(np.mean([len(chosen[index].ids) for chosen in coded.values()])) for index in shared]
     enough = int(np.searchsorted(np.cumsum(means), tokens)) + 1

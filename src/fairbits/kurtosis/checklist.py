@@ -181,10 +181,7 @@ class RiskAssessment:
         return asdict(self)
 
     def tables(self, ranges: str) -> list[Table]:
-        """Returns risk class, strategy and conditions with short remarks, and the checklist.
-
-        `ranges` is a sentence on κ_eff and R̂ of the languages.
-        """
+        """Returns what the notes predict and their checklist; `ranges` is a sentence on κ_eff and R̂."""
         strategy = self.strategy.text.rstrip(".")
         if len(self.strategy.options) > 1:
             strategy = f"{strategy}: {'; '.join(self.strategy.options)}"
@@ -205,10 +202,7 @@ class RiskAssessment:
 
 
 def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | None, bits: int) -> RiskAssessment:
-    """Returns the conditions, risk class, strategy and checklist for a model with excess kurtosis κ_l per block.
-
-    `outlier_share` is ā_outlier(λ) by language, None without text.
-    """
+    """Returns what the notes say of a model with excess kurtosis κ_l; `outlier_share` is None without text."""
     values, bits = finite_array("kappa", kappa, ndim=1), int(bits)
     block, top = int(np.argmax(values)), float(values.max())
     shares = None if outlier_share is None else np.array(list(outlier_share.values()))

@@ -370,10 +370,7 @@ class ModelDiff:
 
 
 def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> ModelDiff:
-    """Returns the traits and the κ profiles of two models; every file is read once for its moments.
-
-    `progress` is called with the stage, the bytes read so far and the bytes of both models.
-    """
+    """Returns the traits and the κ profiles of two models; `progress` counts the bytes of both."""
     models = (instance("a", a, Checkpoint), instance("b", b, Checkpoint))
     sizes = [sum(info.nbytes for info in model.tensors.values()) for model in models]
     # first: a model of unknown architecture fails before any weights are read

@@ -138,10 +138,7 @@ def miller_madow(counts: ArrayLike) -> float:
 
 
 def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
-    """Returns the participation ratio (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments H = E[x xᵀ].
-
-    It ranges from 1 (one channel or direction has all the energy) to their number (all have the same energy).
-    """
+    """Returns (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments: 1 (one channel) to their number."""
     values = finite_array(name, moments)
     energy = values if values.ndim == 1 else np.diagonal(values)
     if (energy < 0).any() or not energy.any():

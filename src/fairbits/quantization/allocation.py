@@ -92,10 +92,7 @@ def allocate_worst(
 
 
 def protect_blocks(damage_low: Floats, damage_high: Floats, *, k: int, objective: str = "worst") -> tuple[int, ...]:
-    """Returns the k blocks to keep in high precision for the least mean damage, or the least of the worst language.
-
-    Both damages are (languages, blocks); D_λ(S) = Σ_l (damage_high if l ∈ S else damage_low)[λ, l] (004-22).
-    """
+    """Returns the k blocks to keep in high precision for the least mean or worst damage, given (languages, blocks)."""
     costs = np.stack([damage_low, damage_high], axis=2)
     if objective == "mean":
         costs = costs.mean(axis=0, keepdims=True)

@@ -150,10 +150,7 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions.
-
-    `source` is the path that the user gave, None for embedded text; the same text may be read from elsewhere.
-    """
+    """The text that a plan is executed with; `source` is the path that the user gave, None for embedded text."""
 
     corpus: str
     hashes: Mapping[Code, Digest]
@@ -273,10 +270,7 @@ class Plan(Shown):
             check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
     def tables(self, checkpoint: Checkpoint | None = None) -> list[Table]:
-        """Returns the decisions by block, the results once the plan is executed, and the notes.
-
-        With the checkpoint that the plan is for, the sizes of blocks are shown, and how they compare to the source.
-        """
+        """Returns the decisions by block, the results, and the notes; with the checkpoint, also sizes."""
         results = [self._results_table()] if self.results else []
         learned = [] if self.learned is None else [self.learned.table()]
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]

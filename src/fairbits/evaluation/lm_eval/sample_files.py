@@ -63,10 +63,7 @@ def listed(names: Iterable[str], most: int = NAMED) -> str:
 
 
 def find_run(directory: str | Path) -> RunFiles:
-    """Returns the newest samples of every task in a directory, or in its one subdirectory that has some.
-
-    lm-eval writes into a subdirectory named after the model, and adds files when it runs again.
-    """
+    """Returns the newest samples of every task in a directory, or in its one subdirectory (a model) that has some."""
     root = Path(directory)
     if not root.is_dir():
         raise InputError(f"{root} is not a directory; it must contain the samples of a run: {HOW}")

@@ -105,10 +105,7 @@ def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes:
 
 
 def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[float]:
-    """Returns ΣW², ΣΔW², and the least, the median and the largest clipping threshold.
-
-    On a GPU nothing is copied in float64, and the host waits once for all five.
-    """
+    """Returns ΣW², ΣΔW², and the least, median and largest threshold; on a GPU the host waits once for all five."""
     if not W.is_cuda:
         alpha = grid.alpha(scales.double().numpy())
         sums = [float(torch.linalg.vector_norm(weights, dim=1).double().square().sum()) for weights in (W, change)]
@@ -161,11 +158,7 @@ class BlockContext:
 
 
 class RefineBlock(Protocol):
-    """Finds better codes for a block; the result may depend on nothing but the context, so that a run can be resumed.
-
-    `held_out`  documents that are to be in separate batches
-    `ticks`     how many steps of progress a block takes
-    """
+    """Finds better codes for a block from the context alone; `held_out` documents are to be in separate batches."""
 
     @property
     def held_out(self) -> Collection[int]: ...

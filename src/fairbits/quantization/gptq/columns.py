@@ -145,10 +145,7 @@ def _round_columns(
 
 
 def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:
-    """Returns whether e H eᵀ of every row is at least `than`; stops once the first columns show it for all rows.
-
-    On a GPU it goes through all columns: waiting for the answer would take longer.
-    """
+    """Returns whether e H eᵀ of every row is at least `than`; on a CPU it stops once the first columns show it."""
     total = -_damping(errors, factor)
     for start in range(0, len(errors), columns_at_once):
         stop = start + columns_at_once

@@ -154,11 +154,7 @@ class _WalkingText:
 
     @torch.no_grad()
     def advance_reference(self, block: Block) -> tuple[Tensor, ...]:
-        """Loads a block in full precision, moves the reference states past it, and returns them.
-
-        A finished block does this too: the next one needs them. At the start of a stack they are equal to the
-        quantized model's.
-        """
+        """Returns the reference states after a block in full precision, which is loaded."""
         self.model.load_block(block, {})
         paused = self.walk.paused()
         pairs = zip(paused, self.reference or (None,) * len(paused), strict=True)
@@ -203,10 +199,7 @@ class _WalkingText:
         *,
         modules: Collection[str],
     ) -> Mapping[str, Codes]:
-        """Returns the codes that `refine` finds for linear layers that are modules; the other layers have theirs.
-
-        The block must have its full-precision weights.
-        """
+        """Returns the codes that `refine` finds for layers that are modules; the block has its first weights."""
         schemes, counter = self.job.plan.schemes, self.job.counter
         start = {name: (codes, scheme_grid(schemes[name])) for name, codes in layers.items() if name in modules}
         if not start:
@@ -226,10 +219,7 @@ def _split_documents(text: TokenizedText, held_out: Collection[int]) -> Iterator
 
 
 def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
-    """Returns whether embedding, input and output of a block, for all batches, are too large for the GPU.
-
-    It depends on the whole text, also with several ranks, so that codes do not depend on their number.
-    """
+    """Returns whether the states of the whole text, whatever the ranks, are too large for the GPU."""
     positions = sum(batch.size for batch in whole)
     states = 3 * positions * job.checkpoint.hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES

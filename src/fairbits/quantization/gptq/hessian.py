@@ -69,10 +69,7 @@ class ObservedBatch:
         self._indices: dict[tuple[str, int], Tensor] = {}
 
     def at_text(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
-        """Returns activations at one in `every` positions of text, (positions, channels).
-
-        None if they do not have the positions of the batch.
-        """
+        """Returns activations at one in `every` positions of text; None if they have not the positions of the batch."""
         total, at, _ = self._positions(stack)
         flat = x.reshape(-1, x.shape[-1])
         if len(flat) != total:
@@ -111,11 +108,7 @@ GPU_PANEL = 1024  # the same on a GPU, where few large products are faster
 
 @dataclass(frozen=True)
 class InputPoint:
-    """An input that linear layers share: a module that sees it, its stack, and which statistics are needed.
-
-    `expert` and `hidden` are for experts that one module computes: which of them, and whether this is the input of its
-    last layer.
-    """
+    """An input that layers share; `expert` is which expert of a module, `hidden` whether it is its last layer."""
 
     module: str
     stack: str
@@ -127,10 +120,7 @@ class InputPoint:
 
 @dataclass(frozen=True, eq=False)
 class InputStatistics:
-    """The statistics of one input: E_λ[x²] (languages, in) with the weights π of the languages, and H (in, in).
-
-    `factor` is H factorized for GPTQ, None if that is impossible; `notes` then say so.
-    """
+    """The statistics of one input: E_λ[x²] (languages, in), π, H (in, in), and its factor if there is one."""
 
     languages: tuple[str, ...]
     squares: Floats | None
@@ -143,10 +133,7 @@ class InputStatistics:
 def input_points(
     weights: Mapping[str, Weight], schemes: Mapping[str, Scheme], *, thresholds: bool
 ) -> dict[str, InputPoint]:
-    """Returns the inputs of these linear layers whose statistics are needed, by name.
-
-    `thresholds`: the scales of each language alone will be computed.
-    """
+    """Returns the inputs of layers whose statistics are needed; `thresholds` needs those of each language alone."""
     points: dict[str, InputPoint] = {}
     for name, scheme in schemes.items():
         if name not in weights:
@@ -182,10 +169,7 @@ class HessianAccumulator:
 
     @contextmanager
     def observe(self, model: nn.Module, *, to_the_end: bool = False) -> Iterator[Callable[[Batch], None]]:
-        """Adds up the inputs that pass through the model; gives the function to call before each batch.
-
-        Once a batch has passed all points, StopBlock is raised, unless the block is to be computed `to_the_end`.
-        """
+        """Adds up the inputs that pass; gives the function to call before each batch. May raise StopBlock."""
         observed = ObservedBatch()
         with removed_hooks() as handles:
             hooks = [
@@ -330,10 +314,7 @@ class HessianAccumulator:
 
 
 def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:
-    """Adds xᵀx to the panels of H that begin with these columns, from its diagonal down, as H is symmetric.
-
-    The few elements above the diagonal within a panel are dropped later.
-    """
+    """Adds xᵀx to panels of the symmetric H, from its diagonal down; what is above it in a panel is dropped later."""
     for start in starts:
         stop = start + _panel_size(H)
         H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])

@@ -113,10 +113,7 @@ class Ranks:
         return owner
 
     def each(self, value: T) -> Iterator[T]:
-        """Yields the value of every rank, in the order of ranks; each of them must go through all.
-
-        Tensors travel one rank at a time, each when it is its turn. If a rank has failed, this raises on all.
-        """
+        """Yields the value of every rank, in their order; all must go through all, and all raise if one has failed."""
         if self.alone:
             yield value
             return

@@ -132,11 +132,7 @@ def _move(offsets, gradient, first, second, least, seed, rate, size, initial, fi
 
 
 def move(offsets: Tensor, gradient: Tensor, moments: AdamMoments, step: AdamStep) -> Tensor:
-    """Moves offsets against their gradient, and the moments; returns whether the gradient is finite.
-
-    The direction of a weight is m̂ / √v̂, as in Adam. Where the gradient is NaN or infinite it counts as 0. Tensors are
-    contiguous, the gradient in bfloat16.
-    """
+    """Moves offsets by m̂ / √v̂, as in Adam, and the moments; returns whether the bfloat16 gradient is finite."""
     stored = offsets, gradient, moments.first
     halves = (tensor.detach().view(torch.int16).reshape(moments.first.shape).numpy() for tensor in stored)
     second, least = moments.second.numpy(), moments.least.numpy()[:, 0]

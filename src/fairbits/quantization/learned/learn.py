@@ -227,11 +227,7 @@ def save_state(path: Path, state: LearningState, optimizer: CodeOptimizer) -> No
 def load_state(
     path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeOptimizer, *, languages: int
 ) -> LearningState | None:
-    """Returns the saved state, after restoring parameters and optimizer; None if there is none.
-
-    Later steps are the same as without interruption: the order of the text and random numbers depend on the seed alone,
-    and all else that a step reads is in the file bit for bit.
-    """
+    """Returns the saved state, after restoring parameters and optimizer bit for bit; None if there is none."""
     if not path.is_file():
         return None
     tensors = {name: map_tensor(info) for name, info in read_header(path).items()}

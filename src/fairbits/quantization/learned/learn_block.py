@@ -66,10 +66,7 @@ class BlockBatch:
 
 @dataclass(frozen=True, eq=False)
 class BlockDistiller:
-    """Learns the codes of blocks, one by one; the documents `held_out` are for evaluation.
-
-    `importance` gives the importance of the channels after each block.
-    """
+    """Learns the codes of blocks one by one; `held_out` documents are for evaluation."""
 
     learning: Learning
     languages: tuple[str, ...]

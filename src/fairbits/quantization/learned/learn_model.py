@@ -51,10 +51,7 @@ def model_rate(learning: Learning) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TeacherBatch:
-    """Windows as one batch, and its positions that predict a token.
-
-    `rows`, `columns`  where these positions are in the batch
-    """
+    """Windows as one batch, and where its positions that predict a token are in it."""
 
     batch: Batch
     rows: Tensor

@@ -63,10 +63,7 @@ class CodeOptimizer:
         self._share, self._finite = share, []
 
     def end_step(self) -> bool:
-        """Updates all that still has a gradient; returns whether all gradients of the step were finite.
-
-        Weights whose gradient is NaN or infinite do not move.
-        """
+        """Returns whether all gradients were finite, after updating all that still has one."""
         for index, (name, learned) in enumerate(self._codes.items()):
             if learned.offsets.grad is not None:
                 self._update_offsets(name, index, learned.offsets)
@@ -80,10 +77,7 @@ class CodeOptimizer:
 
     @contextmanager
     def update_in_backward(self) -> Iterator[None]:
-        """Updates the offsets of a layer as soon as its gradient is there: no two layers have gradients at a time.
-
-        For steps with a single backward pass.
-        """
+        """Updates a layer as soon as its gradient is there, so that no two have one; for a single backward pass."""
         with removed_hooks() as handles:
             for index, (name, learned) in enumerate(self._codes.items()):
                 update = partial(self._update_offsets, name, index)

@@ -28,10 +28,7 @@ def plan_from_scheme(
     settings: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan in which all blocks have one scheme, and languages the weights `pi`.
-
-    Block l has `bits[l]` bits, `options.bits` if None.
-    """
+    """Returns the plan in which all blocks have one scheme, languages the weights `pi`, and block l `bits[l]` bits."""
     checkpoint = evidence.checkpoint
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
     common = {key: value for key, value in asdict(options).items() if key != "calibration"}

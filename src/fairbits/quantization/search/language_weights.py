@@ -113,10 +113,7 @@ def _subset(text: TokenizedText, kept: NDArray[np.bool_]) -> TokenizedText:
 
 
 def is_better(new: Floats, old: Floats, *, predicted: Floats, text: TokenizedText, seed: int) -> bool:
-    """Returns whether the worst language loses less in 95 % of the resamples of documents.
-
-    `new`, `old` are the added nats and `predicted` the predicted tokens of every document.
-    """
+    """Returns whether the worst language loses less in 95 % of the resamples of documents, given their added nats."""
     pair = [_replicates(added, predicted, text, seed=seed) for added in (new, old)]  # both draw the same documents
     worst = [(resampled.value + resampled.deviation).max(1) for resampled in pair]
     return bool(np.quantile(worst[0] - worst[1], CONFIDENCE) < 0)
