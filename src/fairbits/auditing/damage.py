@@ -35,7 +35,6 @@ class PredictedDamage:
     sums: Floats
     predicted: Floats
     size_bytes: Floats
-    seed: int = 0
 
     @cached_property
     def nats_per_token(self) -> LanguageFrame:
@@ -87,15 +86,8 @@ class PredictedDamage:
         }
 
     def _frame(self, weights: Floats, unit: str) -> LanguageFrame:
-        return LanguageFrame(
-            self.lang,
-            self.document,
-            values=self.sums.sum(1),
-            weights=weights,
-            unit=unit,
-            resamples=RESAMPLES,
-            seed=self.seed,
-        )
+        sums = self.sums.sum(1)
+        return LanguageFrame(self.lang, self.document, values=sums, weights=weights, unit=unit, resamples=RESAMPLES)
 
 
 def predicted_damage(

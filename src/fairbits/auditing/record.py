@@ -62,6 +62,7 @@ BLOCKS = (
     "ā: share of the activation, smallest and largest over languages. error: Σ h·m, the error of the weights weighted "
     "by the inputs, mean over languages."
 )
+SUMS = ("size_bytes", "predicted", "nll", "entropy", "positions", "norm", "square")  # of documents
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 """The pattern from which κ_eff and R̂ are computed: the research notes define a_l = E‖h_l‖ (000-10)."""
 
@@ -166,14 +167,15 @@ class Audit(Shown):
 
     def as_data(self) -> dict[str, Any]:
         measured = self.measured
+        scheme = {name: getattr(self.scheme, name) for name in ("bits", "group", "clip", "grid", "name")}
         content = {
             "model": asdict(self.model),
-            "scheme": _scheme_data(self.scheme),
+            "scheme": scheme | {"group": None if self.scheme.group == "channel" else self.scheme.group},
             "task": measured.task,
             "languages": {code: self._language(code) for code in self.languages},
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
-            "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
-            "founders": self.founders.as_data(),
+            "outliers": {"founders": asdict(self.founders.outliers), "robust": asdict(self.robust)},
+            "founders": asdict(self.founders),
             "patterns": {
                 f"{kind} {measure}": {"blocks": measured.blocks(kind)} | pattern.as_data()
                 for (kind, measure), pattern in self.patterns.items()
@@ -199,17 +201,12 @@ class Audit(Shown):
     def arrays(self) -> dict[str, Any]:
         """Returns what is too large for JSON: document sums, channel mean squares, experts, second moments."""
         measured = self.measured
-        groups: dict[str, Mapping[str, Floats]] = {
-            "channels": measured.channels,
-            "gradients": measured.gradients,
-            "inputs": measured.inputs,
-        }
-        named = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+        groups = ("channels", "gradients", "inputs")
+        named = {f"{group}/{name}": array for group in groups for name, array in getattr(measured, group).items()}
         documents = {
             "documents/language": np.array([self.languages.index(code) for code in measured.lang.tolist()]),
             "documents/id": measured.document,
-            **{f"documents/{name}": getattr(measured, name) for name in ("size_bytes", "predicted", "nll", "entropy")},
-            **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
+            **{f"documents/{name}": getattr(measured, name) for name in SUMS},
             **{f"documents/damage {form}": damage.sums for form, damage in self.damage.items()},
         }
         counts = {} if self.experts is None else self.experts.arrays()
@@ -217,14 +214,12 @@ class Audit(Shown):
 
     def _language(self, code: str) -> dict[str, Any]:
         mask = self.measured.lang == code
+        names = ("bits_per_byte", "kappa_weighted", "kappa_mixture", "outlier_share")
         return {
             "documents": int(mask.sum()),
             "trusted": not self.redundancy[code].foreign,
             "predicted_tokens": int(self.measured.predicted[mask].sum()),
-            "bits_per_byte": self.bits_per_byte[code].to_dict(),
-            "kappa_weighted": self.kappa_weighted[code].to_dict(),
-            "kappa_mixture": self.kappa_mixture[code].to_dict(),
-            "outlier_share": self.outlier_share[code].to_dict(),
+            **{name: getattr(self, name)[code].to_dict() for name in names},
             "tokenization": self.tokenization[code].as_data(),
             "redundancy": self.redundancy[code].as_data(),
         }
@@ -235,19 +230,15 @@ class Audit(Shown):
         return {"block": index, "stack": self.model.stacks[index]} | {name: getattr(moments, name) for name in names}
 
 
-def _scheme_data(scheme: Scheme) -> dict[str, Any]:
-    """Returns a scheme for JSON; the group is null if it is the whole row."""
-    group = None if scheme.group == "channel" else scheme.group
-    return {"bits": scheme.bits, "group": group, "clip": scheme.clip, "grid": scheme.grid, "name": scheme.name}
-
-
 def audit_tables(audit: Audit) -> list[Table]:
     """Returns the main results; `detail_tables` returns the rest."""
-    view = audit.founders
     ranges = f"κ_eff {_value_range(audit.kappa_weighted)}; R̂ {_value_range(audit.outlier_share)}."
-    proven: Iterator[Cell] = _certificate(audit)
     experts = () if audit.experts is None else audit.experts.sentences()
-    parts = (Table("Experts", below=tuple(experts)), *view.tables(ranges), Table("What is proven", below=tuple(proven)))
+    parts = (
+        Table("Experts", below=tuple(experts)),
+        *audit.founders.tables(ranges),
+        Table("What is proven", below=tuple(_certificate(audit))),
+    )
     return [
         _language_table(audit),
         _carriers(audit),
@@ -360,9 +351,8 @@ def _value_range(estimates: Mapping[str, Estimate]) -> str:
 
 def _certificate(audit: Audit) -> Iterator[Cell]:
     """Yields the actual gap of the weighted errors, and its bound; nothing for one language."""
-    certificate = audit.certificate
+    certificate, worst = audit.certificate, audit.certificate.worst
     if len(certificate.languages) > 1:
-        worst = certificate.worst
         used = worst.actual / certificate.certified if certificate.certified > 0 else 1.0
         yield [
             "The errors of the weights, weighted by the inputs of each language, differ by ",

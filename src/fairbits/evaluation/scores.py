@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     import pandas
 
 
-def by_line(data: dict[str, Any]) -> bytes:
-    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
-    return as_lines(_lines(data, nested=True))
-
-
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
     lines, last = ["{"], len(data) - 1
     for i, (key, value) in enumerate(data.items()):

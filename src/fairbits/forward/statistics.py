@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, is_out_of_memory
@@ -36,9 +37,6 @@ from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import walk_dtype
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Codes = NDArray[np.intp]
 Measure = Literal["positions", "norm", "square"]
@@ -184,7 +182,7 @@ def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
 
 
 @contextmanager
-def _explain_failure(model: "PreTrainedModel", started: Callable[[], bool]) -> Iterator[None]:
+def _explain_failure(model: PreTrainedModel, started: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
@@ -265,7 +263,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
 
 @torch.no_grad()
 def document_losses(
-    model: "PreTrainedModel", text: TokenizedText, *, progress: Progress | None = None
+    model: PreTrainedModel, text: TokenizedText, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
     """Returns the loss of every document in nats and its number of predicted tokens; runs on the model's device."""
     device = model.device

@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import (
@@ -40,9 +41,6 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.io.read_ahead import ReadAhead
 from fairbits.models.streaming_model import StreamingModel
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def least_places(blocks: int) -> int:
@@ -94,7 +92,7 @@ class StreamedBody:
     or features that are transformed first, are computed as always.
     """
 
-    def __init__(self, model: "PreTrainedModel", *, whole: Batch) -> None:
+    def __init__(self, model: PreTrainedModel, *, whole: Batch) -> None:
         self._model, self._base, self._whole = model, model.base_model, whole
         self._output: Any = None
         if self._base is model:

@@ -33,13 +33,9 @@ class WeightedError:
     damage: Floats
 
     def as_data(self) -> dict[str, Any]:
-        return {
-            "blocks": list(self.blocks),
-            "linears": list(self.linears),
-            "by_block": dict(zip(self.languages, self.by_block.tolist(), strict=True)),
-            "by_linear": dict(zip(self.languages, self.by_linear.tolist(), strict=True)),
-            "damage": dict(zip(self.languages, self.damage.tolist(), strict=True)),
-        }
+        tables = {"by_block": self.by_block, "by_linear": self.by_linear, "damage": self.damage}
+        by_language = {name: dict(zip(self.languages, rows.tolist(), strict=True)) for name, rows in tables.items()}
+        return {"blocks": list(self.blocks), "linears": list(self.linears), **by_language}
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,7 @@ class Certificate:
 
     languages: tuple[str, ...]
     damage: Floats
-    distance: Floats
-    """TV(p(λ), p(λ′)) over all input channels."""
+    distance: Floats  # TV(p(λ), p(λ′)) over all input channels
     actual: Floats
     bound: Floats
     bound_by_linear: Floats
@@ -69,36 +64,20 @@ class Certificate:
     @property
     def worst(self) -> Gap:
         """The pair with the largest difference: max_λ D_λ − min_λ D_λ."""
-        return self.gap(int(np.argmax(self.damage)), int(np.argmin(self.damage)))
+        at = worse, better = int(np.argmax(self.damage)), int(np.argmin(self.damage))
+        actual, bound, by_linear = (float(table[at]) for table in (self.actual, self.bound, self.bound_by_linear))
+        tightness = actual / bound if bound > 0 else 1.0
+        return Gap(self.languages[worse], self.languages[better], actual, bound, by_linear, tightness)
 
     @property
     def certified(self) -> float:
         """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear layer of any pair."""
         return float(self.bound_by_linear.max())
 
-    def gap(self, worse: int, better: int) -> Gap:
-        at = worse, better
-        actual, bound = float(self.actual[at]), float(self.bound[at])
-        return Gap(
-            self.languages[worse],
-            self.languages[better],
-            actual,
-            bound,
-            float(self.bound_by_linear[at]),
-            actual / bound if bound > 0 else 1.0,
-        )
-
     def as_data(self) -> dict[str, Any]:
-        return {
-            "languages": list(self.languages),
-            "damage": self.damage.tolist(),
-            "distance": self.distance.tolist(),
-            "actual": self.actual.tolist(),
-            "bound": self.bound.tolist(),
-            "bound_by_linear": self.bound_by_linear.tolist(),
-            "worst": vars(self.worst),
-            "certified": self.certified,
-        }
+        names = ("damage", "distance", "actual", "bound", "bound_by_linear")
+        tables = {name: getattr(self, name).tolist() for name in names}
+        return {"languages": list(self.languages), **tables, "worst": vars(self.worst), "certified": self.certified}
 
 
 def activation_weighted(
@@ -146,14 +125,8 @@ def certificate(
         within += half * (high - low)
     spread = max(float(m.max()) for _, m in pairs) - min(float(m.min()) for _, m in pairs)
     bound = distance * spread
-    return Certificate(
-        names,
-        damage,
-        distance=distance,
-        actual=np.abs(damage[:, None] - damage),
-        bound=bound,
-        bound_by_linear=np.minimum(bound, np.abs(middle[:, None] - middle) + within),
-    )
+    by_linear = np.minimum(bound, np.abs(middle[:, None] - middle) + within)
+    return Certificate(names, damage, distance, np.abs(damage[:, None] - damage), bound, by_linear)
 
 
 def _linears(

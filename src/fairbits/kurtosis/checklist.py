@@ -8,10 +8,9 @@ found about it. The cut-offs 5 and 50 are from the notes and have no support (00
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -74,20 +73,11 @@ class OutlierBlocks:
     blocks: tuple[int, ...] | None
     remark: str
 
-    def as_data(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        return asdict(self)
-
 
 def outliers_above_threshold(kappa: ArrayLike, *, threshold: float = OUTLIER_KAPPA_THRESHOLD) -> OutlierBlocks:
     """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03)."""
-    values = finite_array("kappa", kappa, ndim=1)
-    return OutlierBlocks(
-        "founders",
-        threshold,
-        _above(values, threshold),
-        "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ.",
-    )
+    remark = "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ."
+    return OutlierBlocks("founders", threshold, _above(finite_array("kappa", kappa, ndim=1), threshold), remark)
 
 
 def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
@@ -100,21 +90,16 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     """
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:
-        return OutlierBlocks(
-            "robust", None, None, f"Cannot tell: {values.size} block(s) are too few to show which κ is usual."
-        )
+        remark = f"Cannot tell: {values.size} block(s) are too few to show which κ is usual."
+        return OutlierBlocks("robust", None, None, remark)
     x = np.sort(np.log1p(np.maximum(values, 0.0)))  # lighter tails than Gaussian count as Gaussian
     half = values.size // 2 + 1
     widths = x[half - 1 :] - x[: x.size - half + 1]
     first = int(np.argmin(widths))
     centre, scale = (x[first] + x[first + half - 1]) / 2, 1.4826 * widths[first] / 2
     threshold = float(np.expm1(centre + max(CUTOFF * scale, np.log(LEAST_FACTOR))))
-    return OutlierBlocks(
-        "robust",
-        threshold,
-        _above(values, threshold),
-        f"A heuristic: stands out from the bulk of the blocks, which lies around κ = {np.expm1(centre):.3g}.",
-    )
+    remark = f"A heuristic: stands out from the bulk of the blocks, which lies around κ = {np.expm1(centre):.3g}."
+    return OutlierBlocks("robust", threshold, _above(values, threshold), remark)
 
 
 def _above(kappa: Floats, threshold: float) -> tuple[int, ...]:
@@ -175,10 +160,6 @@ class RiskAssessment:
     risk: str
     strategy: Strategy
     checklist: tuple[ChecklistItem, ...]
-
-    def as_data(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        return asdict(self)
 
     def tables(self, ranges: str) -> list[Table]:
         """Returns what the notes predict and their checklist; `ranges` is a sentence on κ_eff and R̂."""
@@ -278,21 +259,14 @@ def _checklist(
         spread = f"unknown: {languages} language(s) were measured; a variance needs two"
     else:
         spread = f"variance {variance:.2g} over {languages} languages, from {shares.min():.3f} to {shares.max():.3f}"
+    small = variance is not None and variance <= LEAST_VARIANCE
+    measured, special = f"{languages} languages", "no need to consider calibration per language or mixed precision"
     return (
         ChecklistItem("extract κ of every block", True, float(kappa.size), f"{kappa.size} blocks"),
         ChecklistItem(f"max κ is at most {HIGH_KAPPA:g}", top <= HIGH_KAPPA, top, f"κ = {top:.3g} in block {block}"),
-        ChecklistItem(
-            "compute activation patterns by language", languages > 0, float(languages), f"{languages} languages"
-        ),
-        ChecklistItem(
-            f"variance of the outlier activation is at most {LEAST_VARIANCE:g}",
-            variance is not None and variance <= LEAST_VARIANCE,
-            variance,
-            spread,
-        ),
-        ChecklistItem(
-            "no need to consider calibration per language or mixed precision", top < HIGH_KAPPA, top, strategy.text
-        ),
+        ChecklistItem("compute activation patterns by language", languages > 0, float(languages), measured),
+        ChecklistItem(f"variance of the outlier activation is at most {LEAST_VARIANCE:g}", small, variance, spread),
+        ChecklistItem(special, top < HIGH_KAPPA, top, strategy.text),
     )
 
 
@@ -308,8 +282,7 @@ class PublishedStatistics:
     kappa_weighted: Floats
     tokens: Floats
     outlier_layers: tuple[int, ...]
-    kurtosis: dict[str, Floats]
-    """Per-layer excess kurtosis of BLOOM-560M, XGLM-564M and GPT-2."""
+    kurtosis: dict[str, Floats]  # per-layer excess kurtosis of BLOOM-560M, XGLM-564M and GPT-2
     max_kurtosis: dict[str, float]
     published: dict[str, float | list[float]]
 
@@ -324,8 +297,7 @@ class PublishedStatistics:
 @cache
 def published_statistics() -> PublishedStatistics:
     """Returns the table as shipped in `assets/published_statistics.json`."""
-    text = resources.files("fairbits").joinpath("assets/published_statistics.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    data = json.loads(resources.files("fairbits").joinpath("assets/published_statistics.json").read_bytes())
     columns = {key: [row[key] for row in data["languages"]] for key in data["languages"][0]}
     return PublishedStatistics(
         provenance=data["provenance"],

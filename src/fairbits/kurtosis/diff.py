@@ -181,61 +181,55 @@ def _function(module: nn.Module) -> str | None:
     return next(names, type(module).__name__ if one_of_torch else None)
 
 
-@dataclass(frozen=True)
-class _Norm:
-    """A norm that the forward pass used."""
+def _norm_kind(module: nn.Module, call: TracedCall) -> str | None:
+    """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
+    gain = next(module.parameters(), None)
+    shape = (1, 1, call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
+    x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
+    norm = copy.deepcopy(module).to_empty(device="cpu")
+    for value in chain(norm.parameters(), norm.buffers()):
+        value.data.fill_(1.0)
+    try:
+        y, shifted, scaled = norm(x), norm(x + 1), norm(8 * x)
+    except Exception:  # the module's own code, on made-up input
+        return None
+    if not torch.allclose(y, scaled, atol=1e-3):
+        return None
+    return "LayerNorm" if torch.allclose(y, shifted, atol=1e-3) else "RMSNorm"
 
-    module: nn.Module
-    call: TracedCall
 
-    def kind(self) -> str | None:
-        """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
-        gain = next(self.module.parameters(), None)
-        shape = (1, 1, self.call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
-        x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
-        norm = copy.deepcopy(self.module).to_empty(device="cpu")
-        for value in chain(norm.parameters(), norm.buffers()):
-            value.data.fill_(1.0)
-        try:
-            y, shifted, scaled = norm(x), norm(x + 1), norm(8 * x)
-        except Exception:  # the module's own code, on made-up input
-            return None
-        if not torch.allclose(y, scaled, atol=1e-3):
-            return None
-        return "LayerNorm" if torch.allclose(y, shifted, atol=1e-3) else "RMSNorm"
-
-    def epsilon(self) -> float | None:
-        """Returns the ε that keeps the norm from dividing by 0, under the names that transformers and torch use."""
-        values = (getattr(self.module, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
-        return next((float(value) for value in values if value is not None), None)
+def _epsilon(module: nn.Module) -> float | None:
+    values = (getattr(module, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+    return next((float(value) for value in values if value is not None), None)
 
 
 def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> dict[str, Trait]:
     inside = [
         [
-            _Norm(module, calls[path][0])
+            (module, calls[path][0])
             for path, module in model.get_submodule(block.module).named_modules(prefix=block.module)
             if is_norm(module) and path in calls
         ]
         for block in architecture.blocks
     ]
-    one_of_each = {(type(norm.module), norm.call.in_channels): norm for norm in chain.from_iterable(inside)}
+    one_of_each = {(type(module), call.in_channels): (module, call) for module, call in chain.from_iterable(inside)}
     return {
-        "norm": _alike(norm.kind() for norm in one_of_each.values()),
-        "norm_epsilon": _alike(norm.epsilon() for norm in chain.from_iterable(inside)),
+        "norm": _alike(_norm_kind(module, call) for module, call in one_of_each.values()),
+        "norm_epsilon": _alike(_epsilon(module) for module, _ in chain.from_iterable(inside)),
         "norm_placement": _alike(
-            _placement(block, norms, calls=calls) for block, norms in zip(architecture.blocks, inside, strict=True)
+            _placement(block, [call for _, call in norms], calls=calls)
+            for block, norms in zip(architecture.blocks, inside, strict=True)
         ),
     }
 
 
-def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | None:
+def _placement(block: Block, norms: Iterable[TracedCall], *, calls: Calls) -> str | None:
     """Returns where a block normalizes, from the data flow between its modules.
 
     pre: queries are made from a norm's output. post: a norm's output leaves the block. after branches: a norm's input
     is what the attention returns, before it is added to the stream.
     """
-    outputs, inputs = {norm.call.output_id for norm in norms}, {norm.call.input_id for norm in norms}
+    outputs, inputs = {norm.output_id for norm in norms}, {norm.input_id for norm in norms}
     queries = [calls[w.module][0] for w in block.linears.values() if w.role in ("q", "qkv")]
     returns = [calls[w.module][0] for w in block.linears.values() if w.role == "attention_out"]
     places = {

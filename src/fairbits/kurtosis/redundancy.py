@@ -33,20 +33,13 @@ class Redundancy:
     """Proxies of one language; entropies and losses are in bits per token.
 
     `as_written` is the research notes' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
-    H(Y) and `loss`, the model's cross entropy, for H(Y|X). It measures how predictable the text is. It is ill-posed: if
-    the loss exceeds half of H(Y) it is negative, and the bound C_b/(R + δ) of theorem 1 is meaningless. It is biased
-    downwards, because a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds
-    H(Y) fixed.
+    H(Y) and `loss` for H(Y|X). It is negative if the loss exceeds half of H(Y), and biased downwards, because a loss is
+    at least H(Y|X) and a small sample misses tokens (`miller_madow`). `predictive_entropy` is the mean entropy of the
+    predictions, and `calibration_gap` is loss − predictive entropy: above 0 for an overconfident model.
 
-    `predictive_entropy` is the mean entropy of the model's predictions: how uncertain it is, right or wrong.
-    `calibration_gap` is loss − predictive entropy: 0 for a calibrated model, above 0 for an overconfident one. Both
-    describe what a model does with a text, not how much of the model is dispensable.
-
-    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: the number of
-    channels over which the energy is spread. One huge channel brings it close to 1, and a rotation changes it.
-    `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H. It is at most that of the diagonal, and no
-    rotation changes it; None without second moments. Directions without energy are not copies of directions with
-    energy.
+    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: over how many
+    channels the energy is spread. `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H, which no rotation
+    changes; None without second moments.
     """
 
     as_written: Estimate

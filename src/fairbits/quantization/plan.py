@@ -226,7 +226,7 @@ def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
 def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
     """Returns the bits that all tensors of the quantized model take, per weight of the source."""
     weights = checkpoint.architecture.weights
-    return 8 * plan.size_bytes / sum(int(np.prod(each.shape)) * (each.stacked or 1) for each in weights.values())
+    return 8 * plan.size_bytes / sum(int(np.prod(weight.shape)) * (weight.stacked or 1) for weight in weights.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,32 +282,17 @@ class Plan(Shown):
             how = ("kept", *["–"] * 4) if scheme is None else _scheme_cells(scheme)
             size = () if checkpoint is None else (f"{_stored_bytes(layers, checkpoint):,}",)
             rows.append((label, *how, *size))
-        headers = (
-            "block",
-            "bits",
-            "group",
-            "clip",
-            "languages",
-            "rounding",
-            *(() if checkpoint is None else ("bytes",)),
-        )
-        return Table(
-            [(self.model, "bold cyan"), "  ", (self.policy, "bold")],
-            headers,
-            tuple(rows),
-            above=(*self._heading(checkpoint), ""),
-            left=(3, 4, 5),
-        )
+        columns = ("block", "bits", "group", "clip", "languages", "rounding")
+        headers = columns if checkpoint is None else (*columns, "bytes")
+        title: Cell = [(self.model, "bold cyan"), "  ", (self.policy, "bold")]
+        return Table(title, headers, tuple(rows), above=(*self._heading(checkpoint), ""), left=(3, 4, 5))
 
     def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:
             source = sum(info.nbytes for info in checkpoint.tensors.values())
-            weights = bits_per_weight(self, checkpoint)
-            size += (
-                f", {self.size_bytes / source:.1%} of {megabytes(source)}; {weights:.2f} bits per weight, including "
-            )
-            size += "scales and tensors that are kept"
+            size += f", {self.size_bytes / source:.1%} of {megabytes(source)}; {bits_per_weight(self, checkpoint):.2f} "
+            size += "bits per weight, including scales and tensors that are kept"
         yield size
         if self.calibration is not None:
             text = self.calibration
