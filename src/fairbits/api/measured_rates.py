@@ -26,7 +26,7 @@ from fairbits.forward.batches import Batch, batches
 from fairbits.forward.body_and_head import Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.lockstep import RecordedCall, lockstep, positions_at_once
-from fairbits.forward.pass_settings import PassSettings
+from fairbits.forward.recorder import PassSettings
 from fairbits.forward.statistics import measuring_dtype
 from fairbits.forward.streaming import BlockLoader, NotStreamableError
 from fairbits.forward.windows import NO_LABEL, TokenizedText

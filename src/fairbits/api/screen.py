@@ -5,7 +5,7 @@ it holds: a model with max κ < 5 can have a gap too (001-09), and no data suppo
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,9 @@ class Row:
             "kappa": w and list(w.kappa),
             "max_tensor": w and w.tensor,
             "max_tensor_kappa": w and w.tensor_kappa,
-            "robust_outliers": w and w.robust.as_data(),
+            "robust_outliers": w and asdict(w.robust),
             "published": w and w.published and vars(w.published),
-            "founders": self.view and self.view.as_data(),
+            "founders": self.view and asdict(self.view),
             "outlier_share": self.text and dict(self.text.outlier_share),
             "predicted_damage": self.text and dict(self.text.damage),
         }

@@ -127,7 +127,6 @@ class SavedPattern:
     distances: Matrix
 
     def __post_init__(self) -> None:
-        """Checks that every row has an entry for every block, and that there is one for every language."""
         check_once("languages", self.languages)
         check_once("blocks", [str(block) for block in self.blocks])
         for name in ("activation", "share"):
@@ -158,7 +157,6 @@ class SavedError:
     damage: Mapping[Code, Number]
 
     def __post_init__(self) -> None:
-        """Checks that every language has an entry for every block and linear layer."""
         for name in ("by_block", "by_linear"):
             check_same_keys(name, getattr(self, name), "damage", self.damage)
         _check_rows("by_block", self.by_block, len(self.blocks))
@@ -179,7 +177,6 @@ class SavedCertificate:
     certified: Number
 
     def __post_init__(self) -> None:
-        """Checks that there is an entry for every pair of languages."""
         check_once("languages", self.languages)
         if len(self.damage) != len(self.languages):
             raise InputError(f"damage has {len(self.damage)} entries; it must have one per language")
@@ -204,7 +201,6 @@ class SavedBlockExperts:
     empty: Mapping[Code, Count]
 
     def __post_init__(self) -> None:
-        """Checks that no more experts are counted than there are."""
         for name, counts in (("starved", self.starved), ("empty", self.empty), ("unreached", {"": self.unreached})):
             odd = next((code for code, number in counts.items() if number > self.experts), None)
             if odd is not None:
@@ -250,7 +246,6 @@ class AuditFile:
     experts: SavedExperts | None
 
     def __post_init__(self) -> None:
-        """Checks that the parts shown in reports are present for every language and block."""
         for name, present in (("patterns", PATTERN in self.patterns), ("damage", FORM in self.damage)):
             if not present:
                 raise InputError(f"{name} lacks {PATTERN if name == 'patterns' else FORM!r}, which every audit has")
@@ -268,7 +263,6 @@ class AuditFile:
             )
 
     def _check_languages(self) -> None:
-        """Checks that every part names the languages of the audit."""
         parts: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}
         parts |= {f"patterns.{name}": pattern.languages for name, pattern in self.patterns.items()}
         for form, damage in self.damage.items():
@@ -293,7 +287,6 @@ class AuditFile:
 
     @property
     def predicted(self) -> SavedDamage:
-        """The predicted damage in its default form."""
         return self.damage[FORM]
 
 
@@ -335,7 +328,6 @@ def check_audit_target(path: str | Path) -> tuple[Path, Path]:
 
 
 def _is_audit_with(path: Path, arrays: str) -> bool:
-    """Returns whether `path` is an audit whose arrays are in that file."""
     try:
         return AUDIT.read(path).arrays.file == arrays
     except InputError:

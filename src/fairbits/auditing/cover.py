@@ -20,10 +20,8 @@ from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import FairbitsError, InputError
 
 OBJECTIVES = ("mean", "worst")
-MOST_NAMED = 10
-"""Languages that a note lists."""
-LEAST_SHARE = 1e-12
-"""The least share of the mean square of an input that a channel is taken to have."""
+MOST_NAMED = 10  # languages that a note lists
+LEAST_SHARE = 1e-12  # the least share of the mean square of an input that a channel is taken to have
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,6 @@ def _median(table: Floats, k: int, *, radius: float) -> list[int]:
 
 
 def _least_radius(table: Floats, k: int) -> float:
-    """Returns the least cost within which k candidates reach every client, by bisection over all costs."""
     radii = np.unique(table)
     low, high = 0, len(radii) - 1
     while low < high:
@@ -138,11 +135,7 @@ class Cover:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The languages that were chosen and those that they protect least, and candidates that the audit lacks.
-
-        >>> Cover(("fra_Latn",), {"fra_Latn": 0.0, "spa_Latn": 0.1, "heb_Hebr": 0.7}).notes
-        ('1 of 3 audited languages chosen: fra_Latn; least protected: heb_Hebr, spa_Latn',)
-        """
+        """The languages that were chosen and those that they protect least, and candidates that the audit lacks."""
         least = f"; least protected: {', '.join(self.farthest)}" if self.farthest else ""
         chosen = (
             f"{len(self.languages)} of {len(self.loss)} audited languages chosen: {', '.join(self.languages)}{least}"
@@ -159,11 +152,7 @@ class Cover:
 def cover_languages(
     audit: str | Path, size: int, *, candidates: Iterable[str] | None = None, fingerprint: str | None = None
 ) -> Cover:
-    """Returns the `size` languages to calibrate on so that the languages of an audit lose least on average.
-
-    `audit` is a saved audit, with its second file. `candidates` are the languages with text, by default all of the
-    audit. With a `fingerprint`, the audit must be of the model that has it.
-    """
+    """Returns the `size` of the `candidates` to calibrate on, so that audited languages lose least on average."""
     saved = AUDIT.read(audit)
     if fingerprint is not None and saved.model.fingerprint != fingerprint:
         raise InputError(f"{audit} audits a model with other weights; audit this model first")
@@ -196,9 +185,6 @@ def moment_distances(moments: Sequence[Floats]) -> Floats:
 
     `moments` are E_λ[x_j²] (languages, channels) of every input. With h_λj = E_λ[x_j²] / mean_j E_λ[x_j²], the distance
     is the mean square of log h_λj − log h_μj over the channels, and the mean of that over the inputs.
-
-    >>> moment_distances([np.array([[1.0, 1.0], [3.0, 1.0]])]).round(3).tolist()
-    [[0.0, 0.322], [0.322, 0.0]]
     """
     total = np.zeros((len(moments[0]), len(moments[0])))
     for point in moments:

@@ -35,7 +35,6 @@ class PredictedDamage:
     sums: Floats
     predicted: Floats
     size_bytes: Floats
-    seed: int = 0
 
     @cached_property
     def nats_per_token(self) -> LanguageFrame:
@@ -62,25 +61,21 @@ class PredictedDamage:
         return table
 
     def restrict(self, languages: Sequence[str]) -> "PredictedDamage":
-        """Returns D̂ of these languages alone."""
         kept = tuple(code for code in self.languages if code in languages)
         rows = np.isin(self.lang, kept)
         names = ("lang", "document", "sums", "predicted", "size_bytes")
         return replace(self, languages=kept, **{name: getattr(self, name)[rows] for name in names})
 
     def estimates(self) -> Mapping[str, Estimate]:
-        """Returns D̂(λ) in nats per token, in the order of the languages."""
         estimates = self.nats_per_token.by_language()
         return {code: estimates[code] for code in self.languages}
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
-        """Notes on the languages for which no interval can be formed."""
         several = len(self.languages) > 1
         return interval_notes(self.nats_per_token, {"gap": self.nats_per_token.gap()} if several else None)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns estimates and shares for JSON; tensors are in the order of `linears`."""
         bits = self.bits_per_byte.by_language()
         return {
             "form": self.form,
@@ -91,15 +86,8 @@ class PredictedDamage:
         }
 
     def _frame(self, weights: Floats, unit: str) -> LanguageFrame:
-        return LanguageFrame(
-            self.lang,
-            self.document,
-            values=self.sums.sum(1),
-            weights=weights,
-            unit=unit,
-            resamples=RESAMPLES,
-            seed=self.seed,
-        )
+        sums = self.sums.sum(1)
+        return LanguageFrame(self.lang, self.document, values=sums, weights=weights, unit=unit, resamples=RESAMPLES)
 
 
 def predicted_damage(

@@ -17,18 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import instance, whole
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure, heatmap
+from fairbits.core.memory import GPU_STATES_BYTES, STATES_BYTES
 from fairbits.core.progress import Progress
 from fairbits.core.table import Cell, Shown, Table, data_frame, dim
-from fairbits.forward.expert_pass import count_by_document
-from fairbits.forward.experts import BlockExperts, Counts
+from fairbits.forward.batches import batches, in_parts
+from fairbits.forward.experts import BlockExperts, Counts, ExpertCounter, expert_points
+from fairbits.forward.lockstep import bytes_per_position, lockstep, positions_at_once
+from fairbits.forward.recorder import removed_hooks
+from fairbits.forward.streaming import BlockLoader
 from fairbits.forward.tokenize import tokenize_samples
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import is_gpu
+from fairbits.models.streaming_model import walk_dtype
 from fairbits.text.language_codes import language_from_code, short_name
 from fairbits.text.mix import Mix, Sample, interleave
 
@@ -41,8 +49,7 @@ LEAST_POSITIONS = 32
 The mean square of n independent Gaussian inputs has the relative standard error √(2/n), 25 % for n = 32. GPTQ needs
 more: its H has full rank only from as many positions as an input has channels, of all languages together.
 """
-SHOWN = 3
-"""Blocks and languages that are listed."""
+SHOWN = 3  # blocks and languages that are listed
 EXPLANATION = (
     f"Starved: fewer than {LEAST_POSITIONS} positions of calibration text, from which the mean square of an input has "
     "a standard error of 25 % or more. These experts see too little calibration text in that language. An expert "
@@ -61,7 +68,6 @@ class ExpertShortage:
     empty: int
 
     def __str__(self) -> str:
-        """Returns it as a sentence."""
         name = language_from_code(self.language).name
         if not self.empty:
             return f"Block {self.block}: {self.too_little} of {self.experts} experts get too little text of {name}."
@@ -79,7 +85,6 @@ class ExpertUse(Shown):
 
     @classmethod
     def load(cls, audit: str | Path) -> "ExpertUse":
-        """Returns the counts of a saved audit, from its second file."""
         saved = AUDIT.read(audit)
         if saved.experts is None:
             raise InputError(f"{audit} has no counts of experts: its model has no expert whose router can be observed")
@@ -90,12 +95,10 @@ class ExpertUse(Shown):
 
     @cached_property
     def counts(self) -> Mapping[int, Counts]:
-        """By block, the counts (languages, experts)."""
         return {block.block: block.counts for block in self.blocks}
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of an expert, in any block, and a language."""
         return sum(block.counts.size for block in self.blocks)
 
     @property
@@ -126,7 +129,6 @@ class ExpertUse(Shown):
         return sorted(shortages, key=lambda place: (-place.empty / place.experts, -place.too_little / place.experts))
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with a row for every block, expert and language."""
         rows = [
             (block, expert, code, n)
             for block, counts in self.counts.items()
@@ -184,11 +186,9 @@ class ExpertUse(Shown):
         }
 
     def arrays(self) -> dict[str, Counts]:
-        """Returns the counts of every block, for the second file of an audit."""
         return {f"experts/{block}": counts for block, counts in self.counts.items()}
 
     def tables(self) -> list[Table]:
-        """Returns how many experts get little text of every language, and where the shortage is worst."""
         few, empty, shares = self.too_little_text().sum(1), self.too_little_text(1).sum(1), self.even_share()
         rows = tuple(
             (code, short_name(code), f"{little:,}", f"{none:,}", _range(share.min(), share.max()))
@@ -198,7 +198,6 @@ class ExpertUse(Shown):
         return [Table("Experts", headers, rows, tuple(self.sentences()), left=(1,))]
 
     def sentences(self) -> Iterator[Cell]:
-        """Yields how many experts get too little text of a language, and the worst blocks and languages."""
         sizes = [block.counts.shape[1] for block in self.blocks]
         per_position = [block.per_position for block in self.blocks]
         shares = self.even_share()
@@ -261,6 +260,47 @@ def even_experts(
     )
     budget = None if mix.budget is None else mix.budget // one_in
     return replace(mix, samples=interleave(chosen, mix.seed), budget=budget, notes=(*mix.notes, note))
+
+
+def count_by_document(
+    checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu", progress: Progress | None = None
+) -> tuple[BlockExperts, ...]:
+    """Returns the counts of every block that has experts; their rows are the documents of the text."""
+    points = expert_points(checkpoint.architecture)
+    counter = ExpertCounter(points, torch.arange(len(text.lang)), device=device)
+    dtype = walk_dtype(checkpoint, device)
+    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // bytes_per_position(checkpoint, dtype)
+    parts = list(in_parts(text.windows, lambda window: window.length, room=room, most=len(text.windows)))
+    for number, windows in enumerate(parts if points else ()):
+        _count_part(checkpoint, replace(text, windows=tuple(windows)), counter, device=device, dtype=dtype)
+        if progress is not None:
+            progress("counting experts", number + 1, len(parts))
+    tables = counter.tables()
+    if not tables:
+        raise InputError(
+            f"{checkpoint.target} has no experts whose router can be observed; only text for a mixture of experts can "
+            "be chosen by them"
+        )
+    return tables
+
+
+def _count_part(
+    checkpoint: Checkpoint, text: TokenizedText, counter: ExpertCounter, *, device: str, dtype: torch.dtype
+) -> None:
+    """Passes the text through the model, up to its last block that has experts."""
+    loader = BlockLoader(checkpoint, device, dtype=dtype)
+    model = loader.model.model
+    modules = dict(model.named_modules())
+    positions = positions_at_once(checkpoint, text, device=device, dtype=dtype)
+    chosen = [batch.on(device) for batch in batches(text, positions=positions)]
+    ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])
+    loader.model.load_outside(torch.unique(ids).cpu(), {})
+    last = max(point.block for point in counter.points)
+    with lockstep(model, [block.module for block in loader.blocks], chosen) as walk:
+        for index in loader.loaded(range(last + 1)):
+            with removed_hooks() as handles:
+                handles += counter.attach(modules, block=index)
+                walk.advance(counter.start)
 
 
 def choose_rows(counts: Counts, number: int) -> list[int]:

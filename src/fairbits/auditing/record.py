@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     import pandas
 
 
-TOP = 5
-"""Blocks and tensors that are listed with their share of the damage."""
+TOP = 5  # blocks and tensors that are listed with their share of the damage
 LEGEND = (
     "D̂: predicted increase of the loss, with 95 % intervals over documents. bits/B: bits per byte, the unit to "
     "compare languages in. loss: before quantization. tokens/eng: tokens for the same content, English = 1."
 )
-MARK = "? "
-"""Precedes the name of a language whose prediction should not be trusted."""
+MARK = "? "  # precedes the name of a language whose prediction should not be trusted
 UNTRUSTED = f"text not known to the model: do not trust (loss over {FOREIGN:g} times the entropy of its predictions)"
 SCOPE = "The bound holds for this text and for any model output; it bounds errors of weights, not the loss."
 PATTERNS = (
@@ -64,17 +62,14 @@ BLOCKS = (
     "ā: share of the activation, smallest and largest over languages. error: Σ h·m, the error of the weights weighted "
     "by the inputs, mean over languages."
 )
+SUMS = ("size_bytes", "predicted", "nll", "entropy", "positions", "norm", "square")  # of documents
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
 """The pattern from which κ_eff and R̂ are computed: the research notes define a_l = E‖h_l‖ (000-10)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit(Shown):
-    """Which languages a scheme will damage, and why.
-
-    `damage` maps each form to D̂(λ); `patterns` maps (kind of point, measure) to an activation pattern. `experts` says
-    which of a model's experts get little text of a language; None if it has none.
-    """
+    """Which languages a scheme will damage, and why; `damage` by form, `patterns` by kind of point and measure."""
 
     model: AuditedModel
     scheme: Scheme
@@ -100,12 +95,10 @@ class Audit(Shown):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The codes of the languages."""
         return self.measured.languages
 
     @cached_property
     def predicted(self) -> PredictedDamage:
-        """D̂(λ) in its default form."""
         return self.damage[FORM]
 
     @property
@@ -173,16 +166,16 @@ class Audit(Shown):
         return audit_tables(self) + (detail_tables(self) if details else [])
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything except the large arrays, for JSON."""
         measured = self.measured
+        scheme = {name: getattr(self.scheme, name) for name in ("bits", "group", "clip", "grid", "name")}
         content = {
             "model": asdict(self.model),
-            "scheme": _scheme_data(self.scheme),
+            "scheme": scheme | {"group": None if self.scheme.group == "channel" else self.scheme.group},
             "task": measured.task,
             "languages": {code: self._language(code) for code in self.languages},
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
-            "outliers": {"founders": self.founders.outliers.as_data(), "robust": self.robust.as_data()},
-            "founders": self.founders.as_data(),
+            "outliers": {"founders": asdict(self.founders.outliers), "robust": asdict(self.robust)},
+            "founders": asdict(self.founders),
             "patterns": {
                 f"{kind} {measure}": {"blocks": measured.blocks(kind)} | pattern.as_data()
                 for (kind, measure), pattern in self.patterns.items()
@@ -208,17 +201,12 @@ class Audit(Shown):
     def arrays(self) -> dict[str, Any]:
         """Returns what is too large for JSON: document sums, channel mean squares, experts, second moments."""
         measured = self.measured
-        groups: dict[str, Mapping[str, Floats]] = {
-            "channels": measured.channels,
-            "gradients": measured.gradients,
-            "inputs": measured.inputs,
-        }
-        named = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+        groups = ("channels", "gradients", "inputs")
+        named = {f"{group}/{name}": array for group in groups for name, array in getattr(measured, group).items()}
         documents = {
             "documents/language": np.array([self.languages.index(code) for code in measured.lang.tolist()]),
             "documents/id": measured.document,
-            **{f"documents/{name}": getattr(measured, name) for name in ("size_bytes", "predicted", "nll", "entropy")},
-            **{f"documents/{name}": getattr(measured, name) for name in ("positions", "norm", "square")},
+            **{f"documents/{name}": getattr(measured, name) for name in SUMS},
             **{f"documents/damage {form}": damage.sums for form, damage in self.damage.items()},
         }
         counts = {} if self.experts is None else self.experts.arrays()
@@ -226,14 +214,12 @@ class Audit(Shown):
 
     def _language(self, code: str) -> dict[str, Any]:
         mask = self.measured.lang == code
+        names = ("bits_per_byte", "kappa_weighted", "kappa_mixture", "outlier_share")
         return {
             "documents": int(mask.sum()),
             "trusted": not self.redundancy[code].foreign,
             "predicted_tokens": int(self.measured.predicted[mask].sum()),
-            "bits_per_byte": self.bits_per_byte[code].to_dict(),
-            "kappa_weighted": self.kappa_weighted[code].to_dict(),
-            "kappa_mixture": self.kappa_mixture[code].to_dict(),
-            "outlier_share": self.outlier_share[code].to_dict(),
+            **{name: getattr(self, name)[code].to_dict() for name in names},
             "tokenization": self.tokenization[code].as_data(),
             "redundancy": self.redundancy[code].as_data(),
         }
@@ -244,19 +230,15 @@ class Audit(Shown):
         return {"block": index, "stack": self.model.stacks[index]} | {name: getattr(moments, name) for name in names}
 
 
-def _scheme_data(scheme: Scheme) -> dict[str, Any]:
-    """Returns a scheme for JSON; the group is null if it is the whole row."""
-    group = None if scheme.group == "channel" else scheme.group
-    return {"bits": scheme.bits, "group": group, "clip": scheme.clip, "grid": scheme.grid, "name": scheme.name}
-
-
 def audit_tables(audit: Audit) -> list[Table]:
     """Returns the main results; `detail_tables` returns the rest."""
-    view = audit.founders
     ranges = f"κ_eff {_value_range(audit.kappa_weighted)}; R̂ {_value_range(audit.outlier_share)}."
-    proven: Iterator[Cell] = _certificate(audit)
     experts = () if audit.experts is None else audit.experts.sentences()
-    parts = (Table("Experts", below=tuple(experts)), *view.tables(ranges), Table("What is proven", below=tuple(proven)))
+    parts = (
+        Table("Experts", below=tuple(experts)),
+        *audit.founders.tables(ranges),
+        Table("What is proven", below=tuple(_certificate(audit))),
+    )
     return [
         _language_table(audit),
         _carriers(audit),
@@ -309,7 +291,6 @@ def _about(audit: Audit) -> Iterator[Cell]:
 
 
 def _gaps(audit: Audit) -> Iterator[Cell]:
-    """Yields the gap between the worst and the best trusted language, per token and per byte, if there are two."""
     if not audit.trusted:
         yield from ("", "The model knows the text of none of these languages: the prediction does not rank them.")
     if len(audit.trusted) < 2:
@@ -339,7 +320,6 @@ def _shares(damage: Floats) -> Floats:
 
 
 def _carriers(audit: Audit) -> Table:
-    """Returns the blocks and the tensors with the largest shares of the damage, and the outlier blocks."""
     damage = audit.ranked
     worst = worst_first(damage.estimates())[0]
     row, several = damage.languages.index(worst), len(damage.languages) > 1
@@ -362,7 +342,6 @@ def _carriers(audit: Audit) -> Table:
 
 
 def _value_range(estimates: Mapping[str, Estimate]) -> str:
-    """Returns the least and the largest value, with their languages."""
     least, most = (choose(estimates, key=lambda code: estimates[code].value) for choose in (min, max))
     low, high = (f"{estimates[code].value:.3g}" for code in (least, most))
     return (
@@ -372,9 +351,8 @@ def _value_range(estimates: Mapping[str, Estimate]) -> str:
 
 def _certificate(audit: Audit) -> Iterator[Cell]:
     """Yields the actual gap of the weighted errors, and its bound; nothing for one language."""
-    certificate = audit.certificate
+    certificate, worst = audit.certificate, audit.certificate.worst
     if len(certificate.languages) > 1:
-        worst = certificate.worst
         used = worst.actual / certificate.certified if certificate.certified > 0 else 1.0
         yield [
             "The errors of the weights, weighted by the inputs of each language, differ by ",
@@ -404,7 +382,6 @@ def detail_tables(audit: Audit) -> list[Table]:
 
 
 def _estimates(audit: Audit, estimates: Mapping[str, Estimate]) -> dict[str, Cell]:
-    """Returns value and interval of every language, all with the same decimals."""
     ends = [end for e in estimates.values() for end in (e.low, e.value, e.high) if np.isfinite(end)]
     number = NumberFormat(max(map(abs, ends)), factor=1.0)
     return {code: number.estimate(estimates[code]) for code in audit.order}
@@ -475,7 +452,6 @@ def _forms(audit: Audit) -> Table:
 
 
 def _blocks(audit: Audit) -> Table:
-    """Returns the weights, the activation and the predicted damage of every block."""
     share, damage = audit.patterns[HEADLINE].share, _shares(audit.predicted.by_block).mean(0)
     error = dict(zip(audit.weighted_error.blocks, audit.weighted_error.by_block.mean(0), strict=True))
     rows = tuple(

@@ -13,21 +13,18 @@ class Disparity:
     """Damage over languages in one unit. Values that need two languages are None if there is only one.
 
     `worst`      the most damaged language and the largest true damage, corrected for selection; `best` likewise
-    `mean`       the mean over languages, equally weighted
     `gap`        largest minus smallest damage, corrected for noise; `plain_gap` is the uncorrected difference
-    `ratio`      largest over smallest damage; if None, `no_ratio` says why
-    `deviation`  the standard deviation of true damage between languages
     """
 
     unit: str
     worst: tuple[str, Estimate]
     best: tuple[str, Estimate]
-    mean: Estimate
+    mean: Estimate  # the mean over languages, equally weighted
     gap: Estimate | None
     plain_gap: Estimate | None
-    ratio: Estimate | None
+    ratio: Estimate | None  # largest over smallest damage; if None, `no_ratio` says why
     no_ratio: str | None
-    deviation: Estimate | None
+    deviation: Estimate | None  # the standard deviation of true damage between languages
 
     def as_data(self) -> dict[str, Any]:
         data: dict[str, Any] = {

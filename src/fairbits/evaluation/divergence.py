@@ -18,24 +18,18 @@ COMPARED_PARTS = 4
 class DocumentSums:
     """Sums over the predicted tokens of every document, for both models on the same text.
 
-    `predicted`      number of predicted tokens
-    `nll_reference`  and `nll_quantized`: −Σ log p(token), in nats
-    `kl`             Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
-    `flips`          how often the quantized model prefers another token to the reference's first choice
-    `token_kl`       the divergence of each token, and `token_document` its document
     `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
-    `notes`          what a reader of any result must know about the quantized model
     """
 
-    predicted: Floats
-    nll_reference: Floats
+    predicted: Floats  # number of predicted tokens
+    nll_reference: Floats  # and `nll_quantized`: −Σ log p(token), in nats
     nll_quantized: Floats
-    kl: Floats
-    flips: Floats
-    token_kl: NDArray[np.float32]
+    kl: Floats  # Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
+    flips: Floats  # how often the quantized model prefers another token to the reference's first choice
+    token_kl: NDArray[np.float32]  # the divergence of each token, and `token_document` its document
     token_margin: NDArray[np.float32]
     token_document: NDArray[np.intp]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader of any result must know about the quantized model
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
@@ -46,10 +40,6 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
     are taken first, so the rounding error stays near 10⁻⁷ however large the logits are. The margin is the logit of the
     reference's first choice less the largest other logit; where the quantized model's is negative, the choice flips.
-
-    >>> a, b = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
-    >>> [round(value, 4) for value in compare_logits(a, b, torch.tensor([1])).flatten().tolist()]
-    [0.3133, 1.3133, 0.4621, 1.0, -2.0]
     """
     rows = max(-(-len(a) // COMPARED_PARTS), 1)
     parts = zip(*(torch.split(x, rows) for x in (a, b, labels)), strict=True)
@@ -93,13 +83,6 @@ class _DifferentiableKL(torch.autograd.Function):
 
 
 def differentiable_kl(a: Tensor, b: Tensor) -> Tensor:
-    """Returns KL(p ‖ q) of every row in nats, where p and q have the logits a and b; gradients reach b only.
-
-    For learning: it keeps q − p, which is its gradient, and nothing else. `compare_logits` measures the same to more
-    digits, with the losses and the flips, and keeps nothing.
-
-    >>> round(float(differentiable_kl(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]]))), 4)
-    0.4621
-    """
+    """Returns KL(p ‖ q) of every row in nats for the logits a and b; gradients reach b, and only they are kept."""
     kl: Tensor = _DifferentiableKL.apply(a, b)  # type: ignore[no-untyped-call]
     return kl

@@ -34,7 +34,6 @@ class DocumentScores:
         self._check_counts()
 
     def _check_counts(self) -> None:
-        """Checks that tokens are counted in whole numbers, flips are among them, and losses belong to some token."""
         for name in ("tokens", "flips"):
             odd = np.flatnonzero(getattr(self, name) % 1)
             if odd.size:

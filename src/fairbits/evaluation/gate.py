@@ -22,8 +22,7 @@ from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_no
 from fairbits.stats.intervals import Estimate
 
 Outcome = Literal["pass", "fail", "undecided"]
-NOT_IN_XML = re.compile("[\ufffe\uffff]")
-"""Characters that `printable` keeps and XML forbids."""
+NOT_IN_XML = re.compile("[\ufffe\uffff]")  # characters that `printable` keeps and XML forbids
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class GateResult(Shown):
         return self.passed
 
     def tables(self) -> list[Table]:
-        """Returns the requirements, and whether each of them is met."""
         measured = f"{MEASURE_LABELS[self.measure]} in {self.unit.replace('_', ' ')}"
         title = f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {measured}"
         rows = tuple((check.name, check.outcome, check.reason) for check in self.checks)
@@ -195,10 +193,7 @@ def times_as_much(estimate: Estimate, limit: float) -> float:
 def significance_checks(
     contrast: Contrast, totals: Mapping[str, Estimate], frame: LanguageFrame, *, than: str = "", unit: str | None = None
 ) -> Iterator[Check]:
-    """Yields a failure for what is significantly worse, and for all else how much worse it may be.
-
-    `frame` is the one whose languages without an interval leave the results undecided.
-    """
+    """Yields a failure for what is significantly worse, else how much worse it may be."""
     worse, differences = contrast.worse(), contrast.differences
     unit = unit or readable_unit(frame)
     widest = max(differences, key=lambda code: differences[code].high)
@@ -231,11 +226,7 @@ def readable_unit(frame: LanguageFrame) -> str:
 
 
 def format_estimate(estimate: Estimate, unit: str) -> str:
-    """Returns an estimate with its unit and its interval, if it has one.
-
-    >>> format_estimate(Estimate(0.138, -0.0424, 0.37, 34), "acc")
-    '0.138 acc (95 % CI -0.0424 to 0.37)'
-    """
+    """Returns an estimate with its unit and its interval, if it has one."""
     value = f"{estimate.value:.3g} {unit}"
     if not estimate.bounded:
         return value
@@ -346,7 +337,6 @@ def _margin_checks(
 
 
 def _at_most(subject: str, estimate: Estimate, unit: str) -> str:
-    """Returns how much worse something may still be."""
     if estimate.high <= 0:
         return f"{subject} differs by {format_estimate(estimate, unit)}"
     return f"{subject} could still be up to {estimate.high:.3g} {unit} worse"

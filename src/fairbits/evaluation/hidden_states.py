@@ -13,10 +13,10 @@ A model that fits is in memory as a whole (`WholeModel`); of a larger one, one b
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import (
@@ -39,13 +39,8 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu, move
 from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-DTYPE = torch.float32
-"""What models are evaluated in."""
-LOADED_FACTOR = 8
-"""Bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits."""
+DTYPE = torch.float32  # what models are evaluated in
+LOADED_FACTOR = 8  # bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +66,7 @@ class WholeModel:
     """A loaded model on a text."""
 
     def __init__(
-        self, model: "PreTrainedModel", text: TokenizedText, *, device: str, notes: tuple[str, ...] = ()
+        self, model: PreTrainedModel, text: TokenizedText, *, device: str, notes: tuple[str, ...] = ()
     ) -> None:
         self._model, self._text, self._device = model, text, device
         self._split = split_for(model, text, device=device)
@@ -96,10 +91,7 @@ class WholeModel:
 
 
 class StreamedModel:
-    """A model on a text, with the weights of one block in memory at a time.
-
-    All batches walk through the blocks in lock step. Where their hidden states do not fit, the text passes in parts.
-    """
+    """A model on a text, one block in memory at a time; where hidden states do not fit, the text passes in parts."""
 
     def __init__(
         self, checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype = torch.float32
@@ -132,10 +124,7 @@ class StreamedModel:
                 yield from states
 
     def _pass(self, part: list[Batch], shown: VisitProgress) -> Generator[HiddenStates, None, None]:
-        """Yields the features of a part of the text.
-
-        The two samples walk along, one of them through the model with its head: they show what the head is.
-        """
+        """Yields the features of a part of the text; the two samples walk along, to show what the head is."""
         model, together = self._loader.model, [*self._samples, *part]
         ids = torch.cat([batch.ids for batch in together])
         model.load_outside(torch.unique(ids).cpu(), {})
@@ -164,7 +153,7 @@ class StreamedModel:
 EvaluatedModel = WholeModel | StreamedModel
 
 
-def evaluated_model(model: "PreTrainedModel | Checkpoint", text: TokenizedText, *, device: str) -> EvaluatedModel:
+def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *, device: str) -> EvaluatedModel:
     """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
     if not isinstance(model, Checkpoint):
         return WholeModel(model, text, device=device)
@@ -186,7 +175,7 @@ def evaluated_model(model: "PreTrainedModel | Checkpoint", text: TokenizedText, 
         raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
 
 
-def split_for(model: "PreTrainedModel", text: TokenizedText, *, device: str) -> Split:
+def split_for(model: PreTrainedModel, text: TokenizedText, *, device: str) -> Split:
     """Returns the model, moved to the device and split into body and head."""
     move(model, device)
     return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
@@ -197,7 +186,7 @@ def evaluation_positions(device: str) -> int:
     return GPU_EVALUATION_POSITIONS if is_gpu(device) else EVALUATION_POSITIONS
 
 
-def positions_of_logits(config: "PretrainedConfig", device: str | torch.device) -> int:
+def positions_of_logits(config: PretrainedConfig, device: str | torch.device) -> int:
     """Returns the number of positions whose logits may be in memory at a time."""
     positions = max(LOGITS // int(config.get_text_config().vocab_size), LOGIT_POSITIONS)
     return GPU_LOGITS_FACTOR * positions if is_gpu(device) else positions

@@ -5,18 +5,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.evaluation.divergence import DocumentSums, compare_logits
-from fairbits.evaluation.hidden_states import EvaluatedModel, HiddenStates, evaluated_model, predicted_positions
+from fairbits.evaluation.hidden_states import HiddenStates, evaluated_model, predicted_positions
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, tokenize_corpus
@@ -24,9 +24,6 @@ from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 WHOLE = "the head of the reference cannot be separated from it: its logits were kept on disk instead of its features"
 
@@ -38,15 +35,12 @@ class ReferenceModel:
     The model itself is not kept, so it and the quantized model are never in memory together, and its logits can be
     recomputed exactly. Close it, or use it in a `with` statement, to remove the file.
 
-    `target`    the model
-    `text`      what it was evaluated on
-    `notes`     what a reader of any result must know
     `setting`   and `identity`: what scores say about the text and the model; only `on_corpus` sets them
     """
 
-    target: str
-    text: TokenizedText
-    notes: tuple[str, ...]
+    target: str  # the model
+    text: TokenizedText  # what it was evaluated on
+    notes: tuple[str, ...]  # what a reader of any result must know
     _head: Callable[[Tensor], Tensor] = field(repr=False)
     _features: NDArray[np.uint8] = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
@@ -77,7 +71,7 @@ class ReferenceModel:
     @classmethod
     def on_text(
         cls,
-        model: "PreTrainedModel | Checkpoint",
+        model: PreTrainedModel | Checkpoint,
         text: TokenizedText,
         *,
         device: str = "cpu",
@@ -107,7 +101,7 @@ class ReferenceModel:
 
     @torch.no_grad()
     def compare(
-        self, model: "PreTrainedModel | Checkpoint", *, device: str = "cpu", progress: Progress | None = None
+        self, model: PreTrainedModel | Checkpoint, *, device: str = "cpu", progress: Progress | None = None
     ) -> DocumentSums:
         """Returns how a quantized model, loaded or not, differs from the reference, after one pass over the text."""
         evaluated = evaluated_model(model, self.text, device=device)
@@ -127,7 +121,11 @@ class ReferenceModel:
                     )
                 values = compare_logits(a.float(), b.float(), part.labels.to(device)).cpu()
                 if not torch.isfinite(values).all():
-                    raise self._not_finite(at, device=device, model=evaluated)
+                    finite = torch.isfinite(self.logits(at, device=device)).all()
+                    name = evaluated.name if finite else self.target
+                    raise InputError(
+                        f"the logits of {name} contain NaN or infinity; load it in float32, or check its weights"
+                    )
                 sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
                 sums[1:].index_add_(1, part.documents, values[:4])
                 token_kl[at], token_margin[at] = values[2].float(), values[4].float()
@@ -139,7 +137,7 @@ class ReferenceModel:
 
     def scores(
         self,
-        model: "PreTrainedModel | Checkpoint",
+        model: PreTrainedModel | Checkpoint,
         quantized: Identity,
         *,
         notes: tuple[str, ...] = (),
@@ -150,13 +148,9 @@ class ReferenceModel:
         assert self.setting is not None
         assert self.identity is not None
         sums = self.compare(model, device=device, progress=progress)
+        notes = (*notes, *sums.notes, *self.notes)
         return Scores.of(
-            sums,
-            self.text,
-            quantized=quantized,
-            reference=self.identity,
-            setting=self.setting,
-            notes=(*notes, *sums.notes, *self.notes),
+            sums, self.text, quantized=quantized, reference=self.identity, setting=self.setting, notes=notes
         )
 
     def close(self) -> None:
@@ -165,21 +159,13 @@ class ReferenceModel:
     def __enter__(self) -> "ReferenceModel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _not_finite(self, at: slice, *, device: str, model: EvaluatedModel) -> InputError:
-        finite = torch.isfinite(self.logits(at, device=device)).all()
-        name = model.name if finite else self.target
-        return InputError(f"the logits of {name} contain NaN or infinity; load it in float32, or check its weights")
 
 
 def _write_features(
     file: IO[bytes], states: Iterator[HiddenStates], text: TokenizedText
 ) -> tuple[NDArray[np.uint8], torch.dtype]:
-    """Returns the bytes of the features of all positions, written to the file and mapped read-only, and their type."""
     positions, written = predicted_positions(text), 0
     try:
         for part in states:

@@ -34,13 +34,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-def by_line(data: dict[str, Any]) -> bytes:
-    """Returns the content of a scores file: one line per key, and one per key of a nested object."""
-    return as_lines(_lines(data, nested=True))
-
-
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
-    """Returns one line per key, and one per key of a nested object."""
     lines, last = ["{"], len(data) - 1
     for i, (key, value) in enumerate(data.items()):
         nests = nested and isinstance(value, dict) and value
@@ -65,8 +59,7 @@ TOKENS_LEGEND = (
 ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
 ROW_NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
 SIGNIFICANT = 0.05
-MATTERING = ("fairbits", "torch", "transformers")
-"""What a measurement depends on, apart from models and text."""
+MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
 
@@ -85,7 +78,6 @@ class Scores(Shown):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks that all parts have the same languages, each once."""
         check_once("languages", self.languages)
         for name, codes in (
             ("documents.lang", self.documents.lang.tolist()),
@@ -105,7 +97,6 @@ class Scores(Shown):
         setting: EvaluationSetting,
         notes: tuple[str, ...] = (),
     ) -> "Scores":
-        """Returns the scores from the sums of both models on a text."""
         language = text.language_of[sums.token_document]
         percentiles = {
             code: TokenPercentiles.of(sums.token_kl[language == i], sums.token_margin[language == i])
@@ -181,7 +172,6 @@ class Scores(Shown):
         }
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
-        """Returns how unequal the damage is."""
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
         if kind not in self._disparities:
             self._disparities[kind] = disparity(frame)
@@ -225,7 +215,6 @@ class Scores(Shown):
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns all results with their intervals, for JSON."""
         units = UNITS if self.setting.parallel else UNITS[:2]
         return {
             "schema": SUMMARY,
@@ -255,7 +244,6 @@ class Scores(Shown):
         return as_lines(_lines(SCORES.stamp(content), nested=True))
 
     def save(self, path: str | Path) -> None:
-        """Writes the scores as JSON; the same scores give the same bytes."""
         write_files({check_writable(path, example="scores.json"): self.as_bytes()})
 
     @classmethod

@@ -22,10 +22,7 @@ TASK_NAMES: Mapping[Task, str] = {
 
 @dataclass(frozen=True)
 class Identity:
-    """A model: its name as given, the SHA-256 of configuration and weights, and the bytes of its tensors on disk.
-
-    The size of a model in a GGUF file is the size of the file.
-    """
+    """A model: its name as given, the SHA-256 of configuration and weights, and its bytes on disk."""
 
     target: str
     fingerprint: Digest
@@ -38,10 +35,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class EvaluationSetting:
-    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
-
-    `source` is the path of the text as it was given, if there is one; the same text may be read from elsewhere.
-    """
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
 
     task: Task
     corpus: str
@@ -54,7 +48,6 @@ class EvaluationSetting:
     source: str | None = field(default=None, compare=False)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON, without the source if there is none."""
         return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod

@@ -10,20 +10,13 @@ from fairbits.core.records import Code, Count, Positive, Split, check_once, chec
 from fairbits.core.units import MEASURES
 
 LONGEST_NUMBER = 19
-DIGITS = 16
-"""Hexadecimal digits of a hash."""
+DIGITS = 16  # hexadecimal digits of a hash
 FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What was measured: both models, the text and how much of it, the measure, and the versions that matter.
-
-    >>> line = "model:1|reference:2|text:help|hash:3|split:evaluation|languages:deu_Latn+eng_Latn|tokens:512"
-    >>> signature = Signature.parse(line + "|window:64|seed:0|measure:divergence|fairbits:0.2.0|torch:2.13.0")
-    >>> signature.languages, signature.tokens, signature.versions
-    (('deu_Latn', 'eng_Latn'), 512, {'fairbits': '0.2.0', 'torch': '2.13.0'})
-    """
+    """What was measured: both models, the text and how much of it, the measure, and the versions that matter."""
 
     model: str
     reference: str
@@ -81,11 +74,7 @@ class Signature:
 
 
 def hash_texts(hashes: Mapping[str, str]) -> str:
-    """Returns one hash of the texts of all languages.
-
-    >>> hash_texts({"b": "2", "a": "1"}) == hash_texts({"a": "1", "b": "2"})
-    True
-    """
+    """Returns one hash of the texts of all languages."""
     lines = "\n".join(f"{code} {value}" for code, value in sorted(hashes.items()))
     return hashlib.sha256(lines.encode()).hexdigest()[:DIGITS]
 

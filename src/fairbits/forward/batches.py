@@ -41,7 +41,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The number of positions of all stacks, with padding."""
         return self.main.real.numel() + (0 if self.encoder is None else self.encoder.real.numel())
 
     @property

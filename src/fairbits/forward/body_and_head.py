@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 SAVED_PER_BLOCK = 34
 """Approximate count of numbers that a block keeps for its backward pass, per position and hidden unit."""
-LOGITS_KEPT = 3
-"""Numbers per position and vocabulary entry if the head cannot be separated from the model."""
+LOGITS_KEPT = 3  # numbers per position and vocabulary entry if the head cannot be separated from the model
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,7 @@ def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def input_gradients(model: "PreTrainedModel") -> Iterator[None]:
-    """Makes the output of the embeddings the start of the graph: activations have gradients, weights have none.
-
-    It is copied, because the code of some classes changes it in place.
-    """
+    """Makes a copy of the embeddings' output the start of the graph: activations have gradients, weights have none."""
     model.enable_input_require_grads()  # type: ignore[no-untyped-call]
     handles = [
         module.register_forward_hook(lambda _module, _args, output: output.clone() if output.requires_grad else None)

@@ -20,15 +20,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BlockExperts:
-    """How many positions of text the router of a block sends to each expert.
-
-    `per_position`  the experts that it chooses for every position
-    `counts`        (languages, experts)
-    """
+    """How many positions of text the router of a block sends to each expert."""
 
     block: int
-    per_position: int
-    counts: Counts
+    per_position: int  # the experts that it chooses for every position
+    counts: Counts  # (languages, experts)
 
 
 @dataclass(frozen=True)
@@ -55,10 +51,7 @@ def expert_points(architecture: Architecture) -> tuple[ExpertPoint, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ExpertCall:
-    """A call of a module of experts: hidden states (positions, hidden size), and the experts of each position.
-
-    In Llama 4 every expert has its own states, (experts, positions, hidden size): 0 where a position does not reach it.
-    """
+    """A call of experts: hidden states and the experts of each position; in Llama 4 each expert has its own states."""
 
     module: Any
     states: Tensor
@@ -66,11 +59,7 @@ class ExpertCall:
 
     @classmethod
     def of(cls, module: nn.Module, arguments: Iterable[Any]) -> "ExpertCall | None":
-        """Returns the call of a module with these arguments; None if it is not of the kind that transformers shares.
-
-        These modules have a common form, so that kernels can replace their code: they receive the hidden states, the
-        numbers of the chosen experts and their weights, and attributes describe the layout of the matrices.
-        """
+        """Returns the call of a module with these arguments; None if it has not the common form of transformers."""
         tensors = [value for value in arguments if isinstance(value, Tensor)]
         if is_replaced(module):
             experts: Any = module
@@ -113,7 +102,6 @@ class ExpertCounter:
     """The counts over all batches so far. Per batch: `start`, then run the model with the hooks of `attach`."""
 
     def __init__(self, points: Iterable[ExpertPoint], rows: Tensor, *, device: str | torch.device) -> None:
-        """`rows` says in which row of the tables each document is counted."""
         self.points = tuple(points)
         self._table_rows, self._device = rows, torch.device(device)
         self._counts: dict[str, Tensor] = {}
@@ -122,7 +110,6 @@ class ExpertCounter:
         self._passed: set[str] = set()
 
     def start(self, batch: Batch) -> None:
-        """Makes this batch the one that is counted."""
         self._passed.clear()  # a recomputed block calls its experts a second time
         rows = self._table_rows[batch.document][:, None]
         self._rows = {
@@ -131,7 +118,6 @@ class ExpertCounter:
         }
 
     def attach(self, modules: Mapping[str, nn.Module], *, block: int | None = None) -> list[RemovableHandle]:
-        """Returns the handles of the hooks on all modules of experts, or of one block."""
         return [
             modules[point.module].register_forward_pre_hook(partial(self._count, point), with_kwargs=True)
             for point in self.points
@@ -175,7 +161,6 @@ class ExpertCounter:
             self._add(point, call.chosen, rows[:, None])
 
     def _add(self, point: ExpertPoint, chosen: Tensor, rows: Tensor) -> None:
-        """Adds the chosen experts of all positions. Sums of whole numbers do not depend on their order."""
         if point.module not in self._counts:
             shape = int(self._table_rows.max()) + 1, point.experts
             self._counts[point.module] = torch.zeros(shape, dtype=torch.int64, device=self._device)

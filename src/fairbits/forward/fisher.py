@@ -22,10 +22,7 @@ from fairbits.models.device import is_gpu
 
 
 class LossSums:
-    """Per document: predicted tokens, their loss and the entropy of their predictions, in nats.
-
-    What is added stays on its device until the sums are read, so that a GPU need not wait.
-    """
+    """Per document: predicted tokens, their loss and entropy in nats; a GPU need not wait until the sums are read."""
 
     def __init__(self, documents: int) -> None:
         self._sums = torch.zeros(3, documents, dtype=torch.float64)
@@ -81,10 +78,7 @@ class SignDraws:
 
 
 def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: LossSums, draws: SignDraws) -> Tensor:
-    """Returns the gradient of logits · ξ by the features, with a Fisher direction ξ at each predicted position.
-
-    The loss of these positions is added to `scores`.
-    """
+    """Returns the gradient of logits · ξ by the features, ξ a Fisher direction at each prediction; adds the loss."""
     gradient = torch.zeros_like(features)
     at_once = GPU_GRADIENT_POSITIONS if is_gpu(features.device) else GRADIENT_POSITIONS
     for at in torch.split((batch.labels != NO_LABEL).nonzero(), at_once):
@@ -105,10 +99,7 @@ def fisher_gradient(features: Tensor, batch: Batch, split: Split, *, scores: Los
 
 @torch.no_grad()
 def _directions(logits: Tensor, labels: Tensor, documents: Tensor, *, scores: LossSums, draws: SignDraws) -> Tensor:
-    """Returns a Fisher direction at each position, and adds the loss there.
-
-    On the CPU a few rows at a time pass all operations, so that they stay in its caches.
-    """
+    """Returns a Fisher direction at each position, and adds the loss; a few rows at a time stay in a CPU's caches."""
     directions = torch.empty_like(logits)
     rows = len(logits) if is_gpu(logits.device) else max(CACHED_LOGITS // logits.shape[1], 1)
     for start in range(0, len(logits), rows):
@@ -119,9 +110,6 @@ def _directions(logits: Tensor, labels: Tensor, documents: Tensor, *, scores: Lo
 
 
 def fisher_direction(p: Tensor, signs: Tensor) -> Tensor:
-    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε random `signs`: E[ξ ξᵀ] = diag p − p pᵀ.
-
-    Overwrites both; ξ is where ε was.
-    """
+    """Returns ξ = √p ⊙ ε − p (√pᵀε) for every row of p, ε random `signs`: E[ξ ξᵀ] = diag p − p pᵀ. Overwrites both."""
     signs.mul_(p.sqrt())
     return signs.sub_(p.mul_(signs.sum(1, keepdim=True)))

@@ -47,10 +47,8 @@ from fairbits.models.device import is_gpu
 Body = Callable[[Batch], Any]
 Before = Callable[[Batch], None]
 
-MOST_BATCHES = 256
-"""The largest number of batches that pass a model together, each of which has a thread."""
-ACTIVATIONS_PER_POSITION = 16
-"""About how many numbers per position and hidden unit a block computes."""
+MOST_BATCHES = 256  # the largest number of batches that pass a model together, each of which has a thread
+ACTIVATIONS_PER_POSITION = 16  # about how many numbers per position and hidden unit a block computes
 
 
 class _EndThread(BaseException):
@@ -67,7 +65,6 @@ class BlockCall:
 
     @property
     def states(self) -> Any:
-        """The incoming hidden states."""
         return next(iter((*self.args, *self.kwargs.values())))
 
     def with_states(self, states: Tensor | None) -> "BlockCall":
@@ -92,10 +89,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class PausedBatch:
-    """A batch that is paused before a block, with the arguments of the block; valid until the walk advances.
-
-    `continues` says whether the incoming hidden states are, unchanged, the output of the block before.
-    """
+    """A batch before a block, until the walk advances; `continues` if its states are the output of the block before."""
 
     batch: Batch
     continues: bool
@@ -104,15 +98,11 @@ class PausedBatch:
 
     @property
     def states(self) -> Tensor:
-        """The incoming hidden states."""
         states: Tensor = self._call.states
         return states
 
     def output(self, states: Tensor | None = None) -> Tensor:
-        """Returns the output of the block with its present weights, for its own hidden states or for others.
-
-        Gradients are tracked.
-        """
+        """Returns the output of the block with its present weights, for its own hidden states or others."""
         call = self._call if states is None else self._call.with_states(states)
         return output_states(self._forward(*call.args, **call.kwargs))
 
@@ -169,7 +159,6 @@ class BatchThread(threading.Thread):
         self._outputs.put((output,))
 
     def stop(self) -> None:
-        """Ends it, now or at the next block."""
         self.call = None
         self._outputs.put(None)
 
@@ -205,16 +194,17 @@ def bytes_per_position(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
 
 
 class VisitProgress:
-    """Reports how much of a stage is done, from the visits of batches to blocks."""
+    """Reports how much of a stage is done, from the visits of batches to blocks; `total` may be in another unit."""
 
-    def __init__(self, progress: Progress | None, stage: str, *, visits: int, total: int) -> None:
-        self._progress, self._stage, self._visits, self._total = progress, stage, visits, total
-        self._done = 0
+    def __init__(self, progress: Progress | None, stage: str, *, visits: int = 0, total: int | None = None) -> None:
+        self._progress, self._stage, self._total, self._done = progress, stage, total, 0
+        self.visits = visits
 
-    def add(self) -> None:
-        self._done += 1
+    def add(self, count: int = 1) -> None:
+        self._done += count
         if self._progress is not None:
-            self._progress(self._stage, self._total * self._done // self._visits, self._total)
+            total = self.visits if self._total is None else self._total
+            self._progress(self._stage, total * self._done // max(self.visits, 1), total)
 
     def counting(self, start: Before) -> Before:
         """Returns a function that starts a batch and counts its visit."""
@@ -249,10 +239,7 @@ class Lockstep:
         return len(self._threads)
 
     def compute(self, before: Before) -> None:
-        """Computes the next block for hooks to observe, and stays before it; `before` is called with each batch first.
-
-        Hooks may end the computation of a batch by raising StopBlock.
-        """
+        """Computes the next block for hooks to observe, which may raise StopBlock, and stays before it."""
         for thread in self._threads:
             before(thread.batch)
             call = self._call(thread)
@@ -325,7 +312,6 @@ class Lockstep:
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Returns a value with all tensors in it, also in tuples, lists and dictionaries, replaced."""
     if isinstance(value, Tensor):
         return function(value)
     if type(value) in (tuple, list):

@@ -1,8 +1,8 @@
-"""Recorder: hooks that sum activations, gradients and predicted damage at the points of a model."""
+"""Recorder: hooks that sum activations, gradients and predicted damage at the points of a model (PassSettings)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,10 +12,13 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import KEPT_ERRORS_BYTES
+from fairbits.core.progress import Progress
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
-from fairbits.forward.experts import ExpertCounter
+from fairbits.forward.experts import ExpertCounter, expert_points
+from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Architecture, Weight
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import choose_scales, rounding_error
 from fairbits.models.scales.scheme import Scheme
@@ -42,26 +45,15 @@ def as_rows(x: Tensor, positions: Tensor) -> Tensor:
     return x if x.ndim == 3 else x.reshape(*positions.shape, -1)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchRows:
-    """The sums of the rows of one batch, on the device, for some columns of the tables of documents."""
-
-    document: Tensor
-    point_columns: list[int]
-    linear_columns: list[int]
-    activity: Tensor
-    damage: Tensor
-
-
-@dataclass(frozen=True)
-class Application:
-    """That a linear layer was applied in a batch, and the shapes of its input and output."""
-
-    column: int
-    stack: str
-    input_shape: torch.Size
-    output_shape: torch.Size
-    dtype: torch.dtype
+@contextmanager
+def removed_hooks() -> Iterator[list[RemovableHandle]]:
+    """Gives a list for the handles of hooks, which are all removed in the end."""
+    handles: list[RemovableHandle] = []
+    try:
+        yield handles
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 PointKind = Literal["block", "mlp", "attention", "input"]
@@ -71,7 +63,6 @@ PointKind = Literal["block", "mlp", "attention", "input"]
 class Point:
     """A place in the model where activations are measured.
 
-    `block`      the residual stream after the block
     `mlp`        the output of the down projection, before the residual sum
     `attention`  the output of the attention's output projection
     `input`      the input of a linear layer; layers with the same input share the point
@@ -79,7 +70,7 @@ class Point:
 
     name: str
     kind: PointKind
-    block: int | None
+    block: int | None  # the residual stream after the block
     stack: str
     module: str  # whose output it is or, for inputs, one that reads it
 
@@ -162,10 +153,7 @@ class Recorder:
         experts: ExpertCounter | None = None,
         device: str | torch.device | None = None,
     ) -> None:
-        """`documents` has the language of each document, by index; `device` is by default the device of the model.
-
-        `left_out` says which linear layers are not measured, and why; `experts` counts what reaches each expert.
-        """
+        """`documents` has the language of each document; `left_out` says which layers are not measured, and why."""
         self.left_out, self.experts = left_out or {}, experts
         self._languages = documents
         self._device = torch.device(model.device if device is None else device)
@@ -187,13 +175,14 @@ class Recorder:
         }
         self._point_columns: list[int] = []
         self._linear_columns: list[int] = []
-        self._pending: list[BatchRows] = []
+        # documents and columns of batches, with the sums of their rows, on the device
+        self._pending: list[tuple[Tensor, list[int], list[int], Tensor, Tensor]] = []
 
     def start(self, batch: Batch) -> None:
-        """Makes this batch the one that the hooks record."""
         self._batch = batch
         self._reported = {name: 0 for index, name in enumerate(self.linears) if index in self._linear_columns}
-        self._applications: dict[str, Application] = {}
+        # of the layers that were applied: column, stack, shapes of input and output, dtype
+        self._applications: dict[str, tuple[int, str, torch.Size, torch.Size, torch.dtype]] = {}
         self._passed: set[int] = set()  # a recomputed block fires its hooks a second time
         languages = self._languages[batch.document]
         members = nn.functional.one_hot(languages, int(self._languages.max()) + 1).T.double()
@@ -211,30 +200,29 @@ class Recorder:
     def finish(self) -> None:
         """Keeps the sums of the batch's rows, on a GPU without waiting for them."""
         with_gradient = {self.linears[name].block for name, times in self._reported.items() if times}
-        for name, application in self._applications.items():
+        for name, (column, stack, inputs, outputs, dtype) in self._applications.items():
             # no gradient flows through what chooses positions in sparse attention; the rest of its block has some
             if not self._reported[name] and self.linears[name].block in with_gradient:
-                shapes = application.input_shape, application.output_shape
-                x, g = (torch.zeros(shape, dtype=application.dtype, device=self._device) for shape in shapes)
-                self._gradient(application.column, name, application.stack, x, g)
+                x, g = (torch.zeros(shape, dtype=dtype, device=self._device) for shape in (inputs, outputs))
+                self._gradient(column, name, stack, x, g)
         for name, times in self._reported.items():
             if times != 1:
                 raise InputError(
                     f"{name} was used {times} times in one forward pass; only layers that are used once can be audited"
                 )
         columns = self._point_columns, self._linear_columns
-        self._pending.append(BatchRows(self._batch.document, *columns, self._activity, self._damage))
+        self._pending.append((self._batch.document, *columns, self._activity, self._damage))
         if not is_gpu(self._device):
             self.collect()
 
     def collect(self) -> None:
         """Adds the sums of all rows so far to their documents, and moves all sums to main memory."""
-        for rows in self._pending:
-            for sums, values in zip((self.positions, self.norm, self.square), rows.activity.cpu(), strict=True):
-                _add_at(sums, rows.document, rows.point_columns, values)
-            for forms, values in zip(self.damage.values(), rows.damage.cpu(), strict=True):
-                for form, damage in zip(FORMS, values, strict=True):
-                    _add_at(forms[form], rows.document, rows.linear_columns, damage)
+        for document, points, linears, activity, damage in self._pending:
+            for sums, values in zip((self.positions, self.norm, self.square), activity.cpu(), strict=True):
+                _add_at(sums, document, points, values)
+            for forms, values in zip(self.damage.values(), damage.cpu(), strict=True):
+                for form, rows in zip(FORMS, values, strict=True):
+                    _add_at(forms[form], document, linears, rows)
         self._pending.clear()
         for kept in (self.channels, self.gradients, self.inputs):
             kept.update({name: sums.cpu() for name, sums in kept.items() if sums.device.type != "cpu"})
@@ -292,7 +280,7 @@ class Recorder:
         self, index: int, name: str, stack: str, _module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
     ) -> None:
         y, x = first_tensor((output,)), first_tensor(args or tuple(kwargs.values())).detach()
-        self._applications[name] = Application(index, stack, x.shape, y.shape, x.dtype)
+        self._applications[name] = index, stack, x.shape, y.shape, x.dtype
         if y.requires_grad:
             y.register_hook(lambda g: self._gradient(index, name, stack, x, g.detach()))
 
@@ -335,7 +323,6 @@ class Recorder:
             kept[DIAGONAL, :, index] = shift.mul_(g).square_().sum((1, 2), dtype=torch.float32) / 2
 
     def _add(self, sums: dict[str, Tensor], name: str, rows: Tensor) -> None:
-        """Adds the rows of the batch (rows, channels) to the sums of their languages."""
         added = self._members @ rows.double()
         sums[name] = sums[name].add_(added) if name in sums else added
 
@@ -359,3 +346,35 @@ class Recorder:
 def _add_at(sums: Tensor, rows: Tensor, columns: list[int], values: Tensor) -> None:
     """Adds values (rows, columns) to some rows and columns of a table; a row may occur several times."""
     sums[:, columns] = sums[:, columns].index_add_(0, rows, values.double())
+
+
+@dataclass(frozen=True, eq=False)
+class PassSettings:
+    """A model and the text to measure it on; `dtype` and `device` are what it computes in and on."""
+
+    checkpoint: Checkpoint
+    text: TokenizedText
+    schemes: tuple[Scheme, ...] = field(kw_only=True)
+    second_moments: bool = field(kw_only=True)
+    dtype: torch.dtype = field(kw_only=True)
+    device: str = field(kw_only=True)
+    seed: int = field(kw_only=True)
+    progress: Progress | None = field(kw_only=True)
+
+    def recorder(self, model: "PreTrainedModel") -> Recorder:
+        """Returns a recorder for the modules of this model, which need not have weights yet."""
+        linears, left_out = observable_linears(self.checkpoint.architecture, model)
+        if not linears:
+            raise InputError(f"{self.checkpoint.target} has no linear layer whose activations can be observed")
+        languages = torch.from_numpy(self.text.language_of)
+        return Recorder(
+            model,
+            measuring_points(self.checkpoint.architecture, model),
+            linears,
+            documents=languages,
+            schemes=self.schemes,
+            second_moments=self.second_moments,
+            left_out=left_out,
+            experts=ExpertCounter(expert_points(self.checkpoint.architecture), languages, device=self.device),
+            device=self.device,
+        )

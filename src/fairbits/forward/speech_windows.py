@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, WhisperFeatureExtractor
 
 TRANSCRIBE, WITHOUT_TIMES = "<|transcribe|>", "<|notimestamps|>"
-OTHER_NAMES = {"jv": "jw", "nb": "no"}
-"""Languages for which Whisper and BCP-47 have different codes."""
-NAMED = 3
-"""The largest number of languages that a note names."""
+OTHER_NAMES = {"jv": "jw", "nb": "no"}  # languages for which Whisper and BCP-47 have different codes
+NAMED = 3  # the largest number of languages that a note names
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +107,6 @@ def tokenize_speech(
 
 
 def _decoder(prompt: Ids, transcript: Ids) -> WindowPart:
-    """Returns the input of the decoder, whose positions from the last of the prompt on predict the transcript."""
     ids = [*prompt, *transcript[:-1]]
     text = [False] * len(prompt) + [True] * (len(transcript) - 1)
     return WindowPart(ids, text, [NO_LABEL] * (len(prompt) - 1) + transcript)
@@ -123,7 +120,6 @@ class _Chooser:
         self._too_long: dict[str, int] = {}
 
     def clips(self, corpus: Corpus, code: str, *, prompt: int) -> dict[int, tuple[EncodedDocument, Sound]]:
-        """Returns the chosen clips of a language by their numbers, with their transcripts as tokens."""
         texts, clips = corpus.split(self._request.split)[code], corpus.language_clips(code, self._request.split)
         chosen: dict[int, tuple[EncodedDocument, Sound]] = {}
         total = 0

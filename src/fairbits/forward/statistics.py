@@ -9,12 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, is_out_of_memory
@@ -25,8 +26,7 @@ from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import input_gradients, positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Point, PointKind, Recorder
+from fairbits.forward.recorder import PassSettings, Point, PointKind, Recorder
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
 from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
@@ -36,9 +36,6 @@ from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import ReadAhead, walk_dtype
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Codes = NDArray[np.intp]
 Measure = Literal["positions", "norm", "square"]
@@ -145,10 +142,7 @@ def run_pass(settings: PassSettings) -> tuple[Recorder, LossSums, tuple[str, ...
 
 
 def measuring_dtype(checkpoint: Checkpoint, device: str) -> torch.dtype:
-    """Returns the type that a model is measured in: on a GPU bfloat16 if its linear layers are stored so, else float32.
-
-    On the CPU, bfloat16 is slow. The range of float16 is too small for gradients.
-    """
+    """Returns the type to measure in: bfloat16 on a GPU if the layers are stored so; float16 cannot hold gradients."""
     if walk_dtype(checkpoint, device) != torch.bfloat16:
         return torch.float32
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
@@ -163,7 +157,6 @@ def is_streamed(settings: PassSettings) -> bool:
 
 
 def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
-    """Returns the sums of a pass with the whole model in memory, batch by batch."""
     text = settings.text
     model = settings.checkpoint.load(settings.dtype, device=settings.device, read_only=True)
     recorder, scores = settings.recorder(model), LossSums(len(text.lang))
@@ -188,8 +181,7 @@ def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
 
 
 @contextmanager
-def _explain_failure(model: "PreTrainedModel", started: Callable[[], bool]) -> Iterator[None]:
-    """Turns an error of the model's own code on its first text into one that says so."""
+def _explain_failure(model: PreTrainedModel, started: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
@@ -243,7 +235,6 @@ def _statistics(
 
 
 def _mean(sums: Tensor, count: Tensor) -> Floats:
-    """Returns the sums of every language divided by its count. Overwrites the sums."""
     mean: Floats = sums.cpu().div_(count.reshape(-1, *[1] * (sums.ndim - 1))).numpy()
     return mean
 
@@ -271,7 +262,7 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
 
 @torch.no_grad()
 def document_losses(
-    model: "PreTrainedModel", text: TokenizedText, *, progress: Progress | None = None
+    model: PreTrainedModel, text: TokenizedText, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
     """Returns the loss of every document in nats and its number of predicted tokens; runs on the model's device."""
     device = model.device

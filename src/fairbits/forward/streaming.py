@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import (
@@ -33,31 +34,16 @@ from fairbits.core.memory import (
 from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.lockstep import (
-    MOST_BATCHES,
-    Lockstep,
-    RecordedCall,
-    VisitProgress,
-    bytes_per_position,
-    lockstep,
-)
-from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Recorder
+from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, VisitProgress, bytes_per_position, lockstep
+from fairbits.forward.recorder import PassSettings, Recorder
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.streaming_model import ReadAhead, StreamingModel
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 def least_places(blocks: int) -> int:
-    """Returns the least number of blocks whose inputs must fit in memory, for all blocks to be passed backward.
-
-    >>> least_places(32), least_places(80)
-    (8, 13)
-    """
+    """Returns the least number of blocks whose inputs must fit in memory, for all blocks to be passed backward."""
     places = 1
     while places * (places + 1) // 2 < blocks:
         places += 1
@@ -105,7 +91,7 @@ class StreamedBody:
     or features that are transformed first, are computed as always.
     """
 
-    def __init__(self, model: "PreTrainedModel", *, whole: Batch) -> None:
+    def __init__(self, model: PreTrainedModel, *, whole: Batch) -> None:
         self._model, self._base, self._whole = model, model.base_model, whole
         self._output: Any = None
         if self._base is model:
@@ -136,7 +122,6 @@ class StreamedBody:
         return False
 
     def _rest(self, features: Tensor) -> Tensor:
-        """Returns the logits of features (positions, hidden size), by the model's own code."""
         self._base.forward = partial(_replaced, self._output(last_hidden_state=features[None]))
         try:
             ids = torch.zeros((1, len(features)), dtype=torch.long, device=features.device)
@@ -201,7 +186,6 @@ class _Pass(BlockLoader):
         ]
 
     def parts(self, chosen: Sequence[Batch]) -> list[list[Batch]]:
-        """Returns the batches in parts whose kept states fit."""
 
         def size(batch: Batch) -> int:
             return self.least_places * self._states_bytes([batch])
@@ -209,7 +193,6 @@ class _Pass(BlockLoader):
         return list(in_parts(chosen, size, room=LEAST_STATES_FACTOR * self._room(), most=MOST_BATCHES))
 
     def places(self, part: Sequence[Batch]) -> int:
-        """Returns for how many blocks the states of a part of the text are kept."""
         return max(int(self._room() // self._states_bytes(part)), self.least_places)
 
     def _states_bytes(self, part: Sequence[Batch]) -> int:
@@ -223,16 +206,11 @@ class _Pass(BlockLoader):
 
 @dataclass(eq=False)
 class _Walked:
-    """A part of the text that has passed all blocks.
+    """A part of the text that has passed all blocks."""
 
-    `calls`      per block and batch, how the block was called
-    `states`     per block whose input is kept, the states of every batch
-    `gradients`  per batch, the gradient at the output of the last block
-    """
-
-    calls: list[list[RecordedCall]]
-    states: dict[int, list[Tensor]]
-    gradients: list[Tensor]
+    calls: list[list[RecordedCall]]  # per block and batch, how the block was called
+    states: dict[int, list[Tensor]]  # per block whose input is kept, the states of every batch
+    gradients: list[Tensor]  # per batch, the gradient at the output of the last block
 
 
 def streaming_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
@@ -260,11 +238,7 @@ def _visits(plan: Sequence[range]) -> int:
 
 
 def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: VisitProgress) -> _Walked:
-    """Returns a part of the text after it has passed all blocks, and the gradients of its last states.
-
-    Two copies of the shortest window walk along: one through the whole model, one through the model without its head.
-    They show whether the head has been found.
-    """
+    """Returns a part of the text after all blocks; two samples walk along to show what the head is."""
     model = work.model
     samples = [next(batches(work.text, positions=1)).on(work.device) for _ in range(2)]
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in (*samples, *part)])
@@ -284,7 +258,6 @@ def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: Vi
 
 
 def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: bool) -> None:
-    """Records how the next block is called, and its inputs if they are to be kept."""
     paused = walk.paused()
     if index and not all(batch.continues for batch in paused):
         raise NotStreamableError(f"it changes the hidden states between the blocks {index - 1} and {index}")
@@ -294,7 +267,6 @@ def _record(walk: Lockstep, work: _Pass, walked: _Walked, *, index: int, keep: b
 
 
 def _add_gradients(walk: Lockstep, work: _Pass, part: list[Batch], *, body: StreamedBody, walked: _Walked) -> None:
-    """Computes the gradients at the output of the last block, batch by batch."""
     ends = walk.ends()
     with torch.no_grad():
         (_, logits), (_, features) = next(ends), next(ends)
@@ -336,7 +308,6 @@ def _observe_block(work: _Pass, part: list[Batch], index: int, *, walked: _Walke
 
 @torch.no_grad()
 def _compute_states(work: _Pass, segment: range, walked: _Walked, progress: VisitProgress) -> None:
-    """Computes the inputs of the blocks of a segment again, from the input of the first."""
     for index in work.loaded(segment[:-1]):
         walked.states[index + 1] = []
         for call, states in zip(walked.calls[index], walked.states[index], strict=True):

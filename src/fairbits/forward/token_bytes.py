@@ -21,10 +21,7 @@ class EncodedDocument:
 
 
 def document_encoder(tokenizer: "PreTrainedTokenizerBase") -> Callable[[list[str]], list[EncodedDocument]]:
-    """Returns the function that encodes documents without special tokens.
-
-    Only tokenizers of the library tokenizers ("fast" ones) report which characters a token stands for.
-    """
+    """Returns the function that encodes documents without special tokens; only "fast" tokenizers report spans."""
     has_spans = bool(getattr(tokenizer, "is_fast", False))
 
     def encode(documents: list[str]) -> list[EncodedDocument]:

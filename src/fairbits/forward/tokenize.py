@@ -21,23 +21,14 @@ from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextReq
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CLEARLY_LESS = 0.9
-"""If a language has less than this share of the requested tokens, a note says so."""
-NAMED = 3
-"""The largest number of languages that such a note names."""
+CLEARLY_LESS = 0.9  # if a language has less than this share of the requested tokens, a note says so
+NAMED = 3  # the largest number of languages that such a note names
 
 
 def tokenize_corpus(
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    *,
-    request: TextRequest = DEFAULT_REQUEST,
-    least: int = LEAST_DOCUMENTS,
+    checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST, least: int = LEAST_DOCUMENTS
 ) -> TokenizedText:
-    """Returns the requested text of every language, in windows that fit the model.
-
-    A language with fewer than `least` documents is refused. Measuring needs one: there is then no interval.
-    """
+    """Returns the text of every language in windows that fit the model; each must have `least` documents."""
     task, tokenizer = prediction_task(checkpoint), checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(request.sequence, longest_input(checkpoint))
@@ -101,11 +92,7 @@ def count_tokens(text: TokenizedText) -> dict[str, int]:
 
 
 def short_text_notes(text: TokenizedText, request: TextRequest, *, parallel: bool) -> tuple[str, ...]:
-    """Returns the notes of a text, and one if languages have clearly less of it than requested.
-
-    For parallel text the mean over languages counts: the same content takes more tokens in some languages than in
-    others.
-    """
+    """Returns notes, one if languages have clearly less text than requested (their mean if it is parallel)."""
     counts = count_tokens(text)
     least = CLEARLY_LESS * request.tokens
     short = sorted((code for code, count in counts.items() if count < least), key=lambda code: counts[code])
@@ -141,10 +128,7 @@ def prediction_task(checkpoint: Checkpoint) -> Task:
 def open_corpus_for(
     checkpoint: Checkpoint, text: str | Path | Corpus | None, languages: Iterable[str] | None
 ) -> Corpus:
-    """Returns the text that a model is measured on, in the named languages (see `open_corpus`).
-
-    A model that reads sound needs speech, and no speech comes with fairbits.
-    """
+    """Returns the text that a model is measured on (`open_corpus`); no speech comes with fairbits."""
     if text is None or (isinstance(text, str) and text in EMBEDDED):
         check_sound(checkpoint, None)
     corpus = open_corpus(text, languages, model=checkpoint.target)

@@ -26,8 +26,7 @@ said in a clip."""
 NO_LABEL = -100
 MASKED_SHARE = 0.15
 ENCODED_AT_ONCE = 64
-AMPLE = 128
-"""Up to this many tokens, more text of one document is worth more than text of another."""
+AMPLE = 128  # up to this many tokens, more text of one document is worth more than text of another
 Ids = list[int]
 Encoder = Callable[[list[str]], list[EncodedDocument]]
 
@@ -69,7 +68,6 @@ class Window:
 
     @property
     def encoder_text(self) -> int:
-        """How many positions of the encoder hold text or sound."""
         return sum(self.encoder.text) if self.encoder else self.sound.sounding if self.sound else 0
 
 
@@ -94,7 +92,6 @@ class TokenizedText:
 
     @property
     def language_of(self) -> NDArray[np.intp]:
-        """The index of each document's language."""
         positions = {code: i for i, code in enumerate(self.languages)}
         return np.array([positions[code] for code in self.lang.tolist()], dtype=np.intp)
 
@@ -161,13 +158,7 @@ class Cutter:
 def cutter_for(
     tokenizer: "PreTrainedTokenizerBase", task: Task, *, length: int, seed: int, start: int | None
 ) -> Cutter:
-    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model.
-
-    >>> from fairbits.models.checkpoint import Checkpoint
-    >>> tiny = cutter_for(Checkpoint("embedded:tiny").tokenizer(), "causal", length=4, seed=0, start=None)
-    >>> [window.main.ids for window in tiny.windows(0, [7, 8, 9, 5])]
-    [[1, 7, 8, 9], [1, 5]]
-    """
+    """Returns the cutter for a model's text; `start` is the decoder's start token in an encoder-decoder model."""
     if task == "causal":
         return Cutter(task, length, seed, tokenizer.bos_token_id, None, None)
     if task == "masked":
@@ -255,11 +246,7 @@ def _encode_documents(
 
 
 def _limit(lengths: Iterable[int], tokens: int) -> float:
-    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit.
-
-    >>> _limit([10, 100, 300], 150)
-    70.0
-    """
+    """Returns the length c ≥ 2 to which documents are cut so that Σ min(length, c) is the budget; ∞ if all fit."""
     ordered = sorted(lengths)
     left = float(tokens)
     for number, length in enumerate(ordered):
@@ -283,10 +270,7 @@ def check_document_counts(chosen: Mapping[str, Sized], which: str = "", *, least
 def _common(
     coded: Mapping[str, Mapping[int, EncodedDocument]], tokens: int
 ) -> dict[str, Mapping[int, EncodedDocument]]:
-    """Returns as many of the documents common to all languages as the budget allows for the mean language.
-
-    A language that needs many tokens for the same content exceeds the budget, others fall short of it.
-    """
+    """Returns as many of the documents common to all languages as the budget allows for the mean language."""
     shared = [index for index in next(iter(coded.values())) if all(index in chosen for chosen in coded.values())]
     means = [float(np.mean([len(chosen[index].ids) for chosen in coded.values()])) for index in shared]
     enough = int(np.searchsorted(np.cumsum(means), tokens)) + 1

@@ -33,14 +33,9 @@ class WeightedError:
     damage: Floats
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the tables by language for JSON."""
-        return {
-            "blocks": list(self.blocks),
-            "linears": list(self.linears),
-            "by_block": dict(zip(self.languages, self.by_block.tolist(), strict=True)),
-            "by_linear": dict(zip(self.languages, self.by_linear.tolist(), strict=True)),
-            "damage": dict(zip(self.languages, self.damage.tolist(), strict=True)),
-        }
+        tables = {"by_block": self.by_block, "by_linear": self.by_linear, "damage": self.damage}
+        by_language = {name: dict(zip(self.languages, rows.tolist(), strict=True)) for name, rows in tables.items()}
+        return {"blocks": list(self.blocks), "linears": list(self.linears), **by_language}
 
 
 @dataclass(frozen=True)
@@ -61,8 +56,7 @@ class Certificate:
 
     languages: tuple[str, ...]
     damage: Floats
-    distance: Floats
-    """TV(p(λ), p(λ′)) over all input channels."""
+    distance: Floats  # TV(p(λ), p(λ′)) over all input channels
     actual: Floats
     bound: Floats
     bound_by_linear: Floats
@@ -70,38 +64,20 @@ class Certificate:
     @property
     def worst(self) -> Gap:
         """The pair with the largest difference: max_λ D_λ − min_λ D_λ."""
-        return self.gap(int(np.argmax(self.damage)), int(np.argmin(self.damage)))
+        at = worse, better = int(np.argmax(self.damage)), int(np.argmin(self.damage))
+        actual, bound, by_linear = (float(table[at]) for table in (self.actual, self.bound, self.bound_by_linear))
+        tightness = actual / bound if bound > 0 else 1.0
+        return Gap(self.languages[worse], self.languages[better], actual, bound, by_linear, tightness)
 
     @property
     def certified(self) -> float:
         """An upper bound on the disparity max_λ D_λ − min_λ D_λ: the largest bound by linear layer of any pair."""
         return float(self.bound_by_linear.max())
 
-    def gap(self, worse: int, better: int) -> Gap:
-        """Returns the gap between two rows of `languages`."""
-        at = worse, better
-        actual, bound = float(self.actual[at]), float(self.bound[at])
-        return Gap(
-            self.languages[worse],
-            self.languages[better],
-            actual,
-            bound,
-            float(self.bound_by_linear[at]),
-            actual / bound if bound > 0 else 1.0,
-        )
-
     def as_data(self) -> dict[str, Any]:
-        """Returns the damages, all pairs and the worst one for JSON."""
-        return {
-            "languages": list(self.languages),
-            "damage": self.damage.tolist(),
-            "distance": self.distance.tolist(),
-            "actual": self.actual.tolist(),
-            "bound": self.bound.tolist(),
-            "bound_by_linear": self.bound_by_linear.tolist(),
-            "worst": vars(self.worst),
-            "certified": self.certified,
-        }
+        names = ("damage", "distance", "actual", "bound", "bound_by_linear")
+        tables = {name: getattr(self, name).tolist() for name in names}
+        return {"languages": list(self.languages), **tables, "worst": vars(self.worst), "certified": self.certified}
 
 
 def activation_weighted(
@@ -114,11 +90,6 @@ def activation_weighted(
     """Returns Σ_j h_j(λ)·m_j per language, by linear layer and by block, and the normalised D_λ.
 
     By the name of the linear layer, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
-
-    >>> h, error = {"a": [[1.0, 3.0], [3.0, 1.0]], "b": [[4.0], [4.0]]}, {"a": [0.1, 0.2], "b": [0.5]}
-    >>> error = activation_weighted(h, error, block_of={"a": 0, "b": 0}, languages=["eng", "heb"])
-    >>> error.by_block.round(3).tolist(), error.damage.round(4).tolist()
-    ([[2.7], [2.5]], [0.3375, 0.3125])
     """
     names, linears = tuple(languages), tuple(h)
     pairs = list(_linears(h, column_error, size=len(names)))
@@ -154,20 +125,13 @@ def certificate(
         within += half * (high - low)
     spread = max(float(m.max()) for _, m in pairs) - min(float(m.min()) for _, m in pairs)
     bound = distance * spread
-    return Certificate(
-        names,
-        damage,
-        distance=distance,
-        actual=np.abs(damage[:, None] - damage),
-        bound=bound,
-        bound_by_linear=np.minimum(bound, np.abs(middle[:, None] - middle) + within),
-    )
+    by_linear = np.minimum(bound, np.abs(middle[:, None] - middle) + within)
+    return Certificate(names, damage, distance, np.abs(damage[:, None] - damage), bound, by_linear)
 
 
 def _linears(
     h: Mapping[str, ArrayLike], column_error: Mapping[str, ArrayLike], *, size: int
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Yields (h, m) of every linear layer after checking them."""
     for name in h:
         x = nonnegative_array(f"h[{name!r}]", h[name], ndim=2)
         m = nonnegative_array(f"column_error[{name!r}]", column_error[name], ndim=1)

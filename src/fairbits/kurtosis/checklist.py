@@ -8,10 +8,9 @@ found about it. The cut-offs 5 and 50 are from the notes and have no support (00
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,12 +21,10 @@ from fairbits.core.table import Cell, Table, dim
 
 LOW_KAPPA = 5.0
 """κ_threshold of C1. The documents do not give it with C1; it is read from 3.2, where κ < 5 means that C1 fails."""
-HIGH_KAPPA = 50.0
-"""From this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution."""
+HIGH_KAPPA = 50.0  # from this κ on, section 7.2 requires special handling; above it, section 7.1 requires caution
 MODERATE_KAPPA = float(np.sqrt(10.0 * 45.0))
 """Geometric mean of LOW-MODERATE (XLM-R, 10) and MODERATE (mT5, 45), between which the documents give no cut-off."""
-LEAST_VARIANCE = 0.001
-"""ε of C2 (001-22)."""
+LEAST_VARIANCE = 0.001  # ε of C2 (001-22)
 CRITICAL_BITS = ((2.0, 3.0), (164.0, 6.0))
 """(κ, upper end of the critical range of bits): 2–3 bits for XGLM and 5–6 for BLOOM (001-17)."""
 
@@ -77,25 +74,15 @@ class OutlierBlocks:
     remark: str
 
     def __str__(self) -> str:
-        """Returns the blocks and the threshold."""
         if self.blocks is None or self.threshold is None:
             return "unknown (too few blocks)"
         return f"{', '.join(map(str, self.blocks)) or 'none'} (κ > {self.threshold:.3g})"
 
-    def as_data(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        return asdict(self)
-
 
 def outliers_above_threshold(kappa: ArrayLike, *, threshold: float = OUTLIER_KAPPA_THRESHOLD) -> OutlierBlocks:
     """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03)."""
-    values = finite_array("kappa", kappa, ndim=1)
-    return OutlierBlocks(
-        "founders",
-        threshold,
-        _above(values, threshold),
-        "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ.",
-    )
+    remark = "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ."
+    return OutlierBlocks("founders", threshold, _above(finite_array("kappa", kappa, ndim=1), threshold), remark)
 
 
 def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
@@ -105,27 +92,19 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2. Outliers lie on one side, where they
     would bias a median and its MAD; the shortest half ignores up to half of the blocks. The logarithm is taken because
     κ of ordinary blocks varies by factors. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
-
-    >>> robust_outliers([0.4, 0.9, 0.3, 60.0, 0.5, 1.1]).blocks
-    (3,)
     """
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:
-        return OutlierBlocks(
-            "robust", None, None, f"Cannot tell: {values.size} block(s) are too few to show which κ is usual."
-        )
+        remark = f"Cannot tell: {values.size} block(s) are too few to show which κ is usual."
+        return OutlierBlocks("robust", None, None, remark)
     x = np.sort(np.log1p(np.maximum(values, 0.0)))  # lighter tails than Gaussian count as Gaussian
     half = values.size // 2 + 1
     widths = x[half - 1 :] - x[: x.size - half + 1]
     first = int(np.argmin(widths))
     centre, scale = (x[first] + x[first + half - 1]) / 2, 1.4826 * widths[first] / 2
     threshold = float(np.expm1(centre + max(CUTOFF * scale, np.log(LEAST_FACTOR))))
-    return OutlierBlocks(
-        "robust",
-        threshold,
-        _above(values, threshold),
-        f"A heuristic: stands out from the bulk of the blocks, which lies around κ = {np.expm1(centre):.3g}.",
-    )
+    remark = f"A heuristic: stands out from the bulk of the blocks, which lies around κ = {np.expm1(centre):.3g}."
+    return OutlierBlocks("robust", threshold, _above(values, threshold), remark)
 
 
 def _above(kappa: Floats, threshold: float) -> tuple[int, ...]:
@@ -187,15 +166,8 @@ class RiskAssessment:
     strategy: Strategy
     checklist: tuple[ChecklistItem, ...]
 
-    def as_data(self) -> dict[str, Any]:
-        """Returns the fields for JSON."""
-        return asdict(self)
-
     def tables(self, ranges: str) -> list[Table]:
-        """Returns risk class, strategy and conditions with short remarks, and the checklist.
-
-        `ranges` is a sentence on κ_eff and R̂ of the languages.
-        """
+        """Returns what the notes predict and their checklist; `ranges` is a sentence on κ_eff and R̂."""
         strategy = self.strategy.text.rstrip(".")
         if len(self.strategy.options) > 1:
             strategy = f"{strategy}: {'; '.join(self.strategy.options)}"
@@ -216,14 +188,7 @@ class RiskAssessment:
 
 
 def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | None, bits: int) -> RiskAssessment:
-    """Returns the conditions, risk class, strategy and checklist for a model with excess kurtosis κ_l per block.
-
-    `outlier_share` is ā_outlier(λ) by language, None without text.
-
-    >>> view = risk_assessment([0.3, 164.0, 2.0], outlier_share={"eng": 0.205, "ara": 0.177}, bits=4)
-    >>> view.risk, [condition.holds for condition in view.conditions], view.expects_disparity
-    ('HIGH', [True, False, True], False)
-    """
+    """Returns what the notes say of a model with excess kurtosis κ_l; `outlier_share` is None without text."""
     values, bits = finite_array("kappa", kappa, ndim=1), int(bits)
     block, top = int(np.argmax(values)), float(values.max())
     shares = None if outlier_share is None else np.array(list(outlier_share.values()))
@@ -250,9 +215,6 @@ def risk_class(max_kappa: float) -> str:
     The table calls BLOOM (164) HIGH, mT5 (45) MODERATE, XLM-R (10) LOW-MODERATE and XGLM (1.9) LOW. It is read here as
     LOW below 5 and HIGH from 50, the cut-offs of 7.2, and as LOW-MODERATE below √(10·45) ≈ 21, where the documents give
     no cut-off. C2 is not used: the table leaves it open for all models but BLOOM.
-
-    >>> [risk_class(kappa) for kappa in (164, 45, 10, 1.9)]
-    ['HIGH', 'MODERATE', 'LOW-MODERATE', 'LOW']
     """
     for limit, name in ((LOW_KAPPA, "LOW"), (MODERATE_KAPPA, "LOW-MODERATE"), (HIGH_KAPPA, "MODERATE")):
         if max_kappa < limit:
@@ -277,9 +239,6 @@ def critical_bits(max_kappa: float) -> float:
 
     The line goes through the upper ends of their two ranges, 3 bits at κ = 2 and 6 at κ = 164 ("threshold ∝ log κ",
     002-14). It never falls below 3, because the documents say nothing about κ < 2.
-
-    >>> [round(critical_bits(kappa), 2) for kappa in (0.5, 2, 45, 164)]
-    [3.0, 3.0, 5.12, 6.0]
     """
     (kappa_0, bits_0), (kappa_1, bits_1) = CRITICAL_BITS
     kappa = max(max_kappa, kappa_0)
@@ -305,21 +264,14 @@ def _checklist(
         spread = f"unknown: {languages} language(s) were measured; a variance needs two"
     else:
         spread = f"variance {variance:.2g} over {languages} languages, from {shares.min():.3f} to {shares.max():.3f}"
+    small = variance is not None and variance <= LEAST_VARIANCE
+    measured, special = f"{languages} languages", "no need to consider calibration per language or mixed precision"
     return (
         ChecklistItem("extract κ of every block", True, float(kappa.size), f"{kappa.size} blocks"),
         ChecklistItem(f"max κ is at most {HIGH_KAPPA:g}", top <= HIGH_KAPPA, top, f"κ = {top:.3g} in block {block}"),
-        ChecklistItem(
-            "compute activation patterns by language", languages > 0, float(languages), f"{languages} languages"
-        ),
-        ChecklistItem(
-            f"variance of the outlier activation is at most {LEAST_VARIANCE:g}",
-            variance is not None and variance <= LEAST_VARIANCE,
-            variance,
-            spread,
-        ),
-        ChecklistItem(
-            "no need to consider calibration per language or mixed precision", top < HIGH_KAPPA, top, strategy.text
-        ),
+        ChecklistItem("compute activation patterns by language", languages > 0, float(languages), measured),
+        ChecklistItem(f"variance of the outlier activation is at most {LEAST_VARIANCE:g}", small, variance, spread),
+        ChecklistItem(special, top < HIGH_KAPPA, top, strategy.text),
     )
 
 
@@ -335,26 +287,22 @@ class PublishedStatistics:
     kappa_weighted: Floats
     tokens: Floats
     outlier_layers: tuple[int, ...]
-    kurtosis: dict[str, Floats]
-    """Per-layer excess kurtosis of BLOOM-560M, XGLM-564M and GPT-2."""
+    kurtosis: dict[str, Floats]  # per-layer excess kurtosis of BLOOM-560M, XGLM-564M and GPT-2
     max_kurtosis: dict[str, float]
     published: dict[str, float | list[float]]
 
     @property
     def latin(self) -> Floats:
-        """1 for languages in Latin script, else 0."""
         return np.array([float(code == "Latn") for code in self.script])
 
     def rows(self, *languages: str) -> list[int]:
-        """Returns the row of each language."""
         return [self.languages.index(one_of("language", lang, self.languages)) for lang in languages]
 
 
 @cache
 def published_statistics() -> PublishedStatistics:
     """Returns the table as shipped in `assets/published_statistics.json`."""
-    text = resources.files("fairbits").joinpath("assets/published_statistics.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    data = json.loads(resources.files("fairbits").joinpath("assets/published_statistics.json").read_bytes())
     columns = {key: [row[key] for row in data["languages"]] for key in data["languages"][0]}
     return PublishedStatistics(
         provenance=data["provenance"],

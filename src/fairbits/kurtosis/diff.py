@@ -81,7 +81,6 @@ class Traits:
         return tuple((field.name.replace("_", " "), getattr(self, field.name)) for field in fields(self))
 
     def as_data(self) -> dict[str, Trait]:
-        """Returns the traits for JSON."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -121,11 +120,7 @@ def traits(checkpoint: Checkpoint) -> Traits:
 
 
 def format_trait(value: Trait) -> str:
-    """Returns a trait as text.
-
-    >>> [format_trait(value) for value in (250880, 1e-05, True, None)]
-    ['250,880', '1e-05', 'yes', '–']
-    """
+    """Returns a trait as text."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -148,7 +143,6 @@ def _number(config: Any, *names: str) -> Trait:
 
 
 def _shapes(architecture: Architecture, *, heads: Trait) -> dict[str, Trait]:
-    """Returns the traits that follow from the shapes of the matrices and the number of heads."""
     linears = [weight for block in architecture.blocks for weight in block.linears.values()]
     outs = [weight.shape for weight in linears if weight.role == "attention_out"]
     dimension = _alike(_over(n_in, heads) for _, n_in in outs)
@@ -187,62 +181,55 @@ def _function(module: nn.Module) -> str | None:
     return next(names, type(module).__name__ if one_of_torch else None)
 
 
-@dataclass(frozen=True)
-class _Norm:
-    """A norm that the forward pass used."""
+def _norm_kind(module: nn.Module, call: TracedCall) -> str | None:
+    """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
+    gain = next(module.parameters(), None)
+    shape = (1, 1, call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
+    x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
+    norm = copy.deepcopy(module).to_empty(device="cpu")
+    for value in chain(norm.parameters(), norm.buffers()):
+        value.data.fill_(1.0)
+    try:
+        y, shifted, scaled = norm(x), norm(x + 1), norm(8 * x)
+    except Exception:  # the module's own code, on made-up input
+        return None
+    if not torch.allclose(y, scaled, atol=1e-3):
+        return None
+    return "LayerNorm" if torch.allclose(y, shifted, atol=1e-3) else "RMSNorm"
 
-    module: nn.Module
-    call: TracedCall
 
-    def kind(self) -> str | None:
-        """Returns LayerNorm if a shift of the input changes nothing, RMSNorm if only a factor changes nothing."""
-        gain = next(self.module.parameters(), None)
-        shape = (1, 1, self.call.in_channels or 1) if gain is None else (1, 1, *gain.shape)
-        x = torch.linspace(-1.0, 2.0, torch.Size(shape).numel()).reshape(shape)
-        norm = copy.deepcopy(self.module).to_empty(device="cpu")
-        for value in chain(norm.parameters(), norm.buffers()):
-            value.data.fill_(1.0)
-        try:
-            y, shifted, scaled = norm(x), norm(x + 1), norm(8 * x)
-        except Exception:  # the module's own code, on made-up input
-            return None
-        if not torch.allclose(y, scaled, atol=1e-3):
-            return None
-        return "LayerNorm" if torch.allclose(y, shifted, atol=1e-3) else "RMSNorm"
-
-    def epsilon(self) -> float | None:
-        """Returns the ε that keeps the norm from dividing by 0, under the names that transformers and torch use."""
-        values = (getattr(self.module, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
-        return next((float(value) for value in values if value is not None), None)
+def _epsilon(module: nn.Module) -> float | None:
+    values = (getattr(module, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+    return next((float(value) for value in values if value is not None), None)
 
 
 def _norms(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> dict[str, Trait]:
-    """Returns kind, ε and place of the norms in the blocks."""
     inside = [
         [
-            _Norm(module, calls[path][0])
+            (module, calls[path][0])
             for path, module in model.get_submodule(block.module).named_modules(prefix=block.module)
             if is_norm(module) and path in calls
         ]
         for block in architecture.blocks
     ]
-    one_of_each = {(type(norm.module), norm.call.in_channels): norm for norm in chain.from_iterable(inside)}
+    one_of_each = {(type(module), call.in_channels): (module, call) for module, call in chain.from_iterable(inside)}
     return {
-        "norm": _alike(norm.kind() for norm in one_of_each.values()),
-        "norm_epsilon": _alike(norm.epsilon() for norm in chain.from_iterable(inside)),
+        "norm": _alike(_norm_kind(module, call) for module, call in one_of_each.values()),
+        "norm_epsilon": _alike(_epsilon(module) for module, _ in chain.from_iterable(inside)),
         "norm_placement": _alike(
-            _placement(block, norms, calls=calls) for block, norms in zip(architecture.blocks, inside, strict=True)
+            _placement(block, [call for _, call in norms], calls=calls)
+            for block, norms in zip(architecture.blocks, inside, strict=True)
         ),
     }
 
 
-def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | None:
+def _placement(block: Block, norms: Iterable[TracedCall], *, calls: Calls) -> str | None:
     """Returns where a block normalizes, from the data flow between its modules.
 
     pre: queries are made from a norm's output. post: a norm's output leaves the block. after branches: a norm's input
     is what the attention returns, before it is added to the stream.
     """
-    outputs, inputs = {norm.call.output_id for norm in norms}, {norm.call.input_id for norm in norms}
+    outputs, inputs = {norm.output_id for norm in norms}, {norm.input_id for norm in norms}
     queries = [calls[w.module][0] for w in block.linears.values() if w.role in ("q", "qkv")]
     returns = [calls[w.module][0] for w in block.linears.values() if w.role == "attention_out"]
     places = {
@@ -254,7 +241,6 @@ def _placement(block: Block, norms: Iterable[_Norm], *, calls: Calls) -> str | N
 
 
 def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Calls) -> str | None:
-    """Returns how a model encodes positions, from module classes, tables in the file and arguments."""
     kinds = {path: type(module).__name__.lower() for path, module in model.named_modules() if path in calls}
     tables = [weight for weight in architecture.weights.values() if weight.role == "position"]
     kinds_used = {
@@ -268,7 +254,6 @@ def _positions(architecture: Architecture, model: PreTrainedModel, *, calls: Cal
 
 
 def _rotary_base(config: Any) -> Trait:
-    """Returns the base of the angles, with the kind of scaling if there is one, for every kind of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     by_layer = [parameters] if "rope_theta" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     return _alike(map(_base, by_layer))
@@ -303,7 +288,6 @@ def _tied_head(checkpoint: Checkpoint) -> bool | None:
 
 
 def _dtypes(checkpoint: Checkpoint) -> Trait:
-    """Returns the formats of the weights, the one with the most weights first."""
     sizes: dict[str, int] = {}
     for name in checkpoint.architecture.weights:
         info = checkpoint.tensors[name]
@@ -327,16 +311,13 @@ class Side:
 
     @property
     def kappa(self) -> tuple[float, ...]:
-        """The excess kurtosis of every block."""
         return tuple(block.kappa for block in self.blocks)
 
     @property
     def worst(self) -> int:
-        """The block with the largest κ."""
         return max(range(len(self.blocks)), key=self.kappa.__getitem__)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the model for JSON."""
         return {
             "target": self.target,
             "fingerprint": self.fingerprint,
@@ -358,13 +339,11 @@ class ModelDiff:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The names of the traits that are known for both and differ."""
         both = zip(self.a.traits.items(), self.b.traits.items(), strict=True)
         return tuple(name for (name, of_a), (_, of_b) in both if differ(of_a, of_b))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the comparison must know."""
         deep = (len(self.a.blocks), len(self.b.blocks))
         matched = (f"blocks of {deep[0]} and {deep[1]} are matched by relative depth; some appear twice",)
         return (
@@ -373,7 +352,6 @@ class ModelDiff:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the comparison for JSON."""
         return {
             "schema": SCHEMA,
             "fairbits": __version__,
@@ -386,10 +364,7 @@ class ModelDiff:
 
 
 def diff(a: Checkpoint, b: Checkpoint, *, progress: Progress | None = None) -> ModelDiff:
-    """Returns the traits and the κ profiles of two models; every file is read once for its moments.
-
-    `progress` is called with the stage, the bytes read so far and the bytes of both models.
-    """
+    """Returns the traits and the κ profiles of two models; `progress` counts the bytes of both."""
     models = (instance("a", a, Checkpoint), instance("b", b, Checkpoint))
     sizes = [sum(info.nbytes for info in model.tensors.values()) for model in models]
     # first: a model of unknown architecture fails before any weights are read

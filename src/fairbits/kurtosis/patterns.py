@@ -29,14 +29,6 @@ class Pattern:
     Record d is one document in one language: `sums[d, l]` is the measure at block l summed over its tokens. `tokens` is
     their number, per document or per document and block. Languages keep the order of their first appearance.
     Intervals need 5 documents per language.
-
-    >>> lang, document = np.repeat(["eng", "heb"], 6), np.tile(np.arange(6), 2)
-    >>> sums = np.repeat([[3.0, 1.0], [1.0, 1.0]], 6, axis=0) * np.arange(1, 13)[:, None]
-    >>> pattern = Pattern(lang, document, sums=sums, tokens=np.arange(1, 13))
-    >>> pattern.share.tolist()
-    [[0.75, 0.25], [0.5, 0.5]]
-    >>> print(pattern.kappa_weighted([0.0, 100.0])["heb"])
-    50.0000 [50.0000, 50.0000] (n=6)
     """
 
     lang: NDArray[np.str_]
@@ -78,12 +70,10 @@ class Pattern:
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
-        """The language codes, in the order of their first appearance."""
         return tuple(dict.fromkeys(self.lang.tolist()))
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
         return int(self.sums.shape[1])
 
     @cached_property
@@ -99,11 +89,9 @@ class Pattern:
         return share
 
     def activation_estimates(self) -> dict[str, tuple[Estimate, ...]]:
-        """Returns a_l(λ) of every block with its interval, by language."""
         return self._by_block(self.sums, self.tokens)
 
     def share_estimates(self) -> dict[str, tuple[Estimate, ...]]:
-        """Returns ā_l(λ) of every block with its interval, by language."""
         return self._by_block(self._levelled, np.repeat(self._levelled.sum(axis=1)[:, None], self.blocks, axis=1))
 
     def kappa_weighted(self, kappa: ArrayLike) -> dict[str, Estimate]:
@@ -136,7 +124,6 @@ class Pattern:
         return distances
 
     def as_data(self) -> dict[str, Any]:
-        """Returns activations, shares and distances for JSON."""
         return {
             "languages": list(self.languages),
             "activation": _as_lists(self.activation_estimates()),
@@ -146,7 +133,6 @@ class Pattern:
 
     @cached_property
     def _code(self) -> NDArray[np.intp]:
-        """The row of `languages` of every record."""
         row = {lang: at for at, lang in enumerate(self.languages)}
         return np.array([row[lang] for lang in self.lang.tolist()], dtype=np.intp)
 
@@ -162,7 +148,6 @@ class Pattern:
         return self._add(self.sums)
 
     def _add(self, records: Floats) -> Floats:
-        """Returns the sum of the records of each language."""
         totals = np.zeros((len(self.languages), records.shape[1]))
         np.add.at(totals, self._code, records)
         return totals
@@ -201,10 +186,6 @@ def kappa_influence(share: ArrayLike, parts: Sequence[Moments]) -> Floats:
 
     g_l = (c₄ₗ − 4m₃d_l)/V² − 2K(c₂ₗ/V − 1) − 3, with K = κ_mix + 3, d_l = μ_l − μ, cₖₗ the k-th moment of block l about
     the mixture's mean μ, m₃ = Σ ā_l c₃ₗ and V = Σ ā_l c₂ₗ: the influence function of the kurtosis.
-
-    >>> wide, narrow = Moments(1, 0, 9.0, 0, 0), Moments(1, 0, 1.0, 0, 0)
-    >>> kappa_influence([0.5, 0.5], [narrow, wide]).round(2).tolist()
-    [4.99, -1.15]
     """
     for at, part in enumerate(parts):
         if not np.isfinite(part.kappa):

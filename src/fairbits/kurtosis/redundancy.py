@@ -33,20 +33,13 @@ class Redundancy:
     """Proxies of one language; entropies and losses are in bits per token.
 
     `as_written` is the research notes' R = I(X;Y) − H(Y|X) = H(Y) − 2·H(Y|X) (004-01), with `unigram_entropy` for
-    H(Y) and `loss`, the model's cross entropy, for H(Y|X). It measures how predictable the text is. It is ill-posed: if
-    the loss exceeds half of H(Y) it is negative, and the bound C_b/(R + δ) of theorem 1 is meaningless. It is biased
-    downwards, because a loss is at least H(Y|X) and a small sample misses tokens (`miller_madow`). Its interval holds
-    H(Y) fixed.
+    H(Y) and `loss` for H(Y|X). It is negative if the loss exceeds half of H(Y), and biased downwards, because a loss is
+    at least H(Y|X) and a small sample misses tokens (`miller_madow`). `predictive_entropy` is the mean entropy of the
+    predictions, and `calibration_gap` is loss − predictive entropy: above 0 for an overconfident model.
 
-    `predictive_entropy` is the mean entropy of the model's predictions: how uncertain it is, right or wrong.
-    `calibration_gap` is loss − predictive entropy: 0 for a calibrated model, above 0 for an overconfident one. Both
-    describe what a model does with a text, not how much of the model is dispensable.
-
-    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: the number of
-    channels over which the energy is spread. One huge channel brings it close to 1, and a rotation changes it.
-    `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H. It is at most that of the diagonal, and no
-    rotation changes it; None without second moments. Directions without energy are not copies of directions with
-    energy.
+    `effective_dimension` is (Σh)²/Σh² of the mean squares h of the channels, averaged over the points: over how many
+    channels the energy is spread. `effective_dimension_full` is (tr H)²/‖H‖²_F of second moments H, which no rotation
+    changes; None without second moments.
     """
 
     as_written: Estimate
@@ -63,7 +56,6 @@ class Redundancy:
         return self.loss.value > FOREIGN * self.predictive_entropy.value
 
     def as_data(self) -> dict[str, Any]:
-        """Returns all of it for JSON."""
         return asdict(self) | {
             name: value.to_dict() for name, value in vars(self).items() if isinstance(value, Estimate)
         }
@@ -139,13 +131,7 @@ def miller_madow(counts: ArrayLike) -> float:
 
 
 def effective_dimension(moments: ArrayLike, *, name: str = "moments") -> float:
-    """Returns the participation ratio (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments H = E[x xᵀ].
-
-    It ranges from 1 (one channel or direction has all the energy) to their number (all have the same energy).
-
-    >>> round(effective_dimension([3.0, 1.0]), 9), round(effective_dimension([[2.0, 1.0], [1.0, 2.0]]), 9)
-    (1.6, 1.6)
-    """
+    """Returns (Σh)²/Σh² of mean squares h, or (tr H)²/‖H‖²_F of second moments: 1 (one channel) to their number."""
     values = finite_array(name, moments)
     energy = values if values.ndim == 1 else np.diagonal(values)
     if (energy < 0).any() or not energy.any():
@@ -161,7 +147,6 @@ def as_written(unigram_entropy: float, loss: float) -> float:
 
 
 def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayLike) -> Floats:
-    """Returns the counts if there is one row per language that adds up to the tokens of its documents."""
     counts = nonnegative_array("unigrams", unigrams, ndim=2)
     same_shape("unigrams", counts.shape[:1], "the number of languages", (len(codes),))
     for code, counted in zip(codes, counts.sum(axis=1), strict=True):
@@ -175,7 +160,6 @@ def _checked_counts(codes: Sequence[str], frame: LanguageFrame, unigrams: ArrayL
 
 
 def _mean_over_points(name: str, moments: Mapping[str, ArrayLike], *, languages: Sequence[str]) -> list[float]:
-    """Returns the effective dimension of each language, averaged over the points."""
     dimensions = [
         [
             effective_dimension(row, name=f"{name}[{point!r}] of {code}")

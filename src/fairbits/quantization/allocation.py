@@ -31,10 +31,6 @@ class Problem:
 
     `damage[lang, block, option]` is the damage of `lang` when only `block` is stored at `bits[option]`; the
     damage of a whole allocation is the sum over blocks (interactions are ignored: measure the chosen one again).
-
-    >>> problem = Problem((4, 8), np.array([[4, 8], [4, 8]]), damage=np.array([[[2.0, 0.0], [1.0, 0.0]]]))
-    >>> problem.total_damage([1, 0]).tolist(), problem.total_bytes([1, 0])
-    ([1.0], 12)
     """
 
     bits: tuple[int, ...]
@@ -44,12 +40,10 @@ class Problem:
 
     @property
     def n_languages(self) -> int:
-        """The number of languages."""
         return len(self.damage)
 
     @property
     def n_blocks(self) -> int:
-        """The number of blocks."""
         return len(self.sizes)
 
     def total_damage(self, options: ArrayLike) -> Floats:
@@ -58,7 +52,6 @@ class Problem:
         return totals
 
     def total_bytes(self, options: ArrayLike) -> int:
-        """Returns the total size in bytes of one option index per block."""
         return int(self.sizes[np.arange(self.n_blocks), np.asarray(options)].sum())
 
 
@@ -76,12 +69,7 @@ class Allocation:
 
 
 def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None) -> Allocation:
-    """Returns the allocation with the least mean damage Σ_λ π_λ D_λ within `budget` bytes; equal weights without `pi`.
-
-    >>> problem = Problem((4, 8), np.array([[4, 8], [4, 8]]), damage=np.array([[[2.0, 0.0], [1.0, 0.0]]]))
-    >>> allocate_mean(problem, 12).bits, allocate_mean(problem, 12).value
-    ((8, 4), 1.0)
-    """
+    """Returns the allocation with the least mean damage Σ_λ π_λ D_λ within `budget` bytes; π equal without `pi`."""
     weights = weights_vector("pi", np.ones(problem.n_languages) if pi is None else pi, size=problem.n_languages)
     costs = np.tensordot(weights, problem.damage, axes=1)
     options = _solve(costs[None], problem.sizes, capacity=budget)
@@ -95,11 +83,6 @@ def allocate_worst(
 
     `baseline` caps every language: none ends more damaged than that vector (for example with the same bits everywhere
     at an equal size). `floor` turns the objective into regret, max_λ (D_λ − floor_λ).
-
-    >>> damage = np.array([[[2.0, 0.0], [1.0, 0.0]], [[0.0, 0.0], [4.0, 0.0]]])
-    >>> best = allocate_worst(Problem((4, 8), np.array([[4, 8], [4, 8]]), damage=damage), 12)
-    >>> best.bits, best.value
-    ((4, 8), 2.0)
     """
     shift = np.zeros(problem.n_languages) if floor is None else np.asarray(floor)
     costs = problem.damage - shift[:, None, None] / problem.n_blocks
@@ -109,13 +92,7 @@ def allocate_worst(
 
 
 def protect_blocks(damage_low: Floats, damage_high: Floats, *, k: int, objective: str = "worst") -> tuple[int, ...]:
-    """Returns the k blocks to keep in high precision for the least mean damage, or the least of the worst language.
-
-    Both damages are (languages, blocks); D_λ(S) = Σ_l (damage_high if l ∈ S else damage_low)[λ, l] (004-22).
-
-    >>> protect_blocks(np.array([[3.0, 1, 1, 2], [1, 1, 4, 1]]), np.zeros((2, 4)), k=2)
-    (0, 2)
-    """
+    """Returns the k blocks to keep in high precision for the least mean or worst damage, given (languages, blocks)."""
     costs = np.stack([damage_low, damage_high], axis=2)
     if objective == "mean":
         costs = costs.mean(axis=0, keepdims=True)
@@ -128,9 +105,6 @@ def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:
 
     A rule, not an optimum: its derivation does not use the damages. Ties go to the lower block, inside the
     bottleneck L/2 … 3L/4 that the documents assume.
-
-    >>> gateway_set(12, 3)
-    (0, 9, 11)
     """
     whole("n_blocks", n_blocks, least=2)
     whole("k", k, least=2, most=n_blocks)
@@ -184,7 +158,6 @@ def _run(
     *,
     whole: bool = True,
 ) -> tuple[Floats, float]:
-    """Returns the shares of the options, whole numbers or fractions, and the value of the program."""
     n_blocks, n_options = sizes.shape
     rows = costs.reshape(len(costs), -1)
     size_unit = _TARGET / max(1, int(sizes.max()))

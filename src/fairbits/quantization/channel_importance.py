@@ -10,13 +10,12 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import batches
-from fairbits.forward.lockstep import lockstep, positions_at_once
+from fairbits.forward.lockstep import VisitProgress, lockstep, positions_at_once
 from fairbits.forward.recorder import observable_linears
 from fairbits.forward.streaming import BlockLoader
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import walk_dtype
-from fairbits.quantization.gptq.block_rounding import WorkCounter
 from fairbits.quantization.gptq.hessian import HessianAccumulator, InputPoint, TextLanguages, input_stack
 
 SCATTERED = "each expert sees only some of the tokens"
@@ -24,17 +23,12 @@ SCATTERED = "each expert sees only some of the tokens"
 
 @dataclass(frozen=True, eq=False)
 class ChannelImportance:
-    """E_λ[x²] of the inputs of linear layers in the blocks, over the positions of text.
-
-    `squares`    (languages, in) by the name of the weight
-    `positions`  how many positions of text each language has
-    `left_out`   which layers have none, and why
-    """
+    """E_λ[x²] of the inputs of linear layers in the blocks, over the positions of text."""
 
     languages: tuple[str, ...]
-    squares: Mapping[str, Floats]
-    positions: Floats
-    left_out: Mapping[str, str]
+    squares: Mapping[str, Floats]  # (languages, in) by the name of the weight
+    positions: Floats  # how many positions of text each language has
+    left_out: Mapping[str, str]  # which layers have none, and why
 
 
 def channel_importance(
@@ -51,7 +45,7 @@ def channel_importance(
     left_out = dict(hidden)
     ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])
     loader.model.load_outside(torch.unique(ids).cpu(), {})
-    counter = WorkCounter("reading text", progress, len(chosen) * len(loader.blocks))
+    counter = VisitProgress(progress, "reading text", visits=len(chosen) * len(loader.blocks))
     with lockstep(model, [block.module for block in loader.blocks], chosen) as walk:
         for index in loader.loaded(range(len(loader.blocks))):
             inside = {name: weight for name, weight in linears.items() if weight.block == index}

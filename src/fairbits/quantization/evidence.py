@@ -32,7 +32,6 @@ class Sensitivity:
     notes: tuple[str, ...] = ()
 
     def at(self, bits: int) -> Floats:
-        """Returns the damage at a number of bits, (languages, blocks)."""
         table: Floats = self.damage[:, :, self.bits.index(bits)]
         return table
 
@@ -69,7 +68,6 @@ class Evidence:
     `sensitivity(bits, how)`  the damage of each block to each language at each number of bits
     `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each block
     `minimax()`               the language weights with which calibrated rounding damages the worst language least
-    `device`                  where the plan will probably be executed
     """
 
     checkpoint: Checkpoint
@@ -78,7 +76,7 @@ class Evidence:
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
     damage: Callable[[Sequence[Sequence[int]]], Floats] = _needs_text
     minimax: Callable[[], LanguageWeights] = _needs_text
-    device: str = "cpu"
+    device: str = "cpu"  # where the plan will probably be executed
 
     @property
     def n_blocks(self) -> int:

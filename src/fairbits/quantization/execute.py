@@ -39,8 +39,7 @@ from fairbits.quantization.plan import LayerResult, Learning, Plan
 
 ROUNDED_CODES, ROUNDED_NOTES, STATE = "start.safetensors", "start.json", "course.safetensors"
 """The files of an interrupted run: the rounded codes that learning starts with, their notes, and the learning state."""
-IMPORTANCE_TOKENS = 512
-"""Tokens of each language from which the importance of channels is estimated."""
+IMPORTANCE_TOKENS = 512  # tokens of each language from which the importance of channels is estimated
 Layers = dict[str, Codes]
 Notes = dict[str, tuple[str, ...]]
 
@@ -178,7 +177,6 @@ class _PlanLearner:
 
     @torch.no_grad()
     def _results(self, swapped: SwappedModel, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
-        """Returns the result of every layer, with the error of each language in a model that has these codes."""
         model, weights = swapped.model, self.checkpoint.architecture.weights
         modules = dict(model.named_modules())
         results, changes = {}, {}
@@ -199,5 +197,4 @@ class _PlanLearner:
 
     @cached_property
     def _block_text(self) -> TokenizedText:
-        """The text with which blocks are rounded and learned one by one before the whole model is."""
         return self.split.shorten(self.learning.block_tokens)

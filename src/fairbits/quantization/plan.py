@@ -49,8 +49,7 @@ from fairbits.text.text_request import TextRequest
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
-NAMED = 6
-"""Languages whose weights are shown."""
+NAMED = 6  # languages whose weights are shown
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """The end of the note on a policy that had less calibration text than the others."""
 
@@ -111,19 +110,16 @@ def schemes_by_name(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
 class LayerResult:
     """The result of rounding one linear layer.
 
-    `alpha`         smallest, median and largest clipping threshold of its groups
-    `weight_error`  ‖ΔW‖² / ‖W‖²
     `error`         E‖ΔW x‖² / E‖W x‖² of each language, where x is the input in the quantized model; empty without text
-    `notes`         one on every fall-back
     """
 
     name: Name
     bits: StoredBits
     size_bytes: Positive
-    alpha: tuple[NonNegative, NonNegative, NonNegative]
-    weight_error: NonNegative
+    alpha: tuple[NonNegative, NonNegative, NonNegative]  # smallest, median and largest clipping threshold of its groups
+    weight_error: NonNegative  # ‖ΔW‖² / ‖W‖²
     error: Mapping[Code, NonNegative] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # one on every fall-back
 
     def __post_init__(self) -> None:
         check_ordered("alpha", self.alpha)
@@ -131,23 +127,17 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class LearningResult:
-    """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language.
+    """The result of learning on held-out text: KL from the full-precision model, in nats per token of each language."""
 
-    `step`     the step whose codes were chosen; 0 if the rounded codes were kept
-    `start`    KL of the rounded codes, and `damage` of the chosen codes
-    `history`  one entry per evaluation, the rounded codes first
-    """
-
-    step: Count
-    start: Mapping[Code, NonNegative]
+    step: Count  # the step whose codes were chosen; 0 if the rounded codes were kept
+    start: Mapping[Code, NonNegative]  # KL of the rounded codes, and `damage` of the chosen codes
     damage: Mapping[Code, NonNegative]
-    history: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()  # one entry per evaluation, the rounded codes first
 
     def __post_init__(self) -> None:
         check_same_keys("start", self.start, "damage", self.damage)
 
     def table(self) -> Table:
-        """Returns worst and mean of the languages before and after learning."""
         rows = []
         for name, damage in (("before", self.start), ("after", self.damage)):
             worst = max(damage, key=lambda code: damage[code])
@@ -160,10 +150,7 @@ class LearningResult:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The text that a plan is executed with: about `tokens` per language, in windows of `sequence` positions.
-
-    `source` is the path that the user gave, None for embedded text; the same text may be read from elsewhere.
-    """
+    """The text that a plan is executed with; `source` is the path that the user gave, None for embedded text."""
 
     corpus: str
     hashes: Mapping[Code, Digest]
@@ -185,19 +172,15 @@ class Calibration:
 class Learning:
     """How codes and scales are learned from the calibration text after rounding.
 
-    `block_steps`   learning steps of each block, against the outputs of the full-precision block
-    `block_tokens`  about how many tokens of each language are read for them; all text if `model_steps` is 0
     `model_steps`   learning steps of all blocks together, against the full-precision model's next-token distribution
-    `rows`          windows of text per step, at least
-    `rate`          about the largest change of a weight in a step, in units of its scale
     `objective`     what is to be small on held-out text: the mean, the worst, or the worst regret of languages
     """
 
-    block_steps: int = 200
-    block_tokens: int = 4096
+    block_steps: int = 200  # learning steps of each block, against the outputs of the full-precision block
+    block_tokens: int = 4096  # about how many tokens of each language are read for them; all text if `model_steps` is 0
     model_steps: int = 500
-    rows: int = 4
-    rate: Number = 0.01
+    rows: int = 4  # windows of text per step, at least
+    rate: Number = 0.01  # about the largest change of a weight in a step, in units of its scale
     objective: Objective = "worst"
 
     def __post_init__(self) -> None:
@@ -227,7 +210,6 @@ def _alike(layers: Iterable[LayerPlan]) -> Iterator[tuple[str, list[LayerPlan]]]
 
 
 def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
-    """Returns bits, group, clip, objective and rounding."""
     return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
 
 
@@ -244,7 +226,7 @@ def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
 def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
     """Returns the bits that all tensors of the quantized model take, per weight of the source."""
     weights = checkpoint.architecture.weights
-    return 8 * plan.size_bytes / sum(int(np.prod(each.shape)) * (each.stacked or 1) for each in weights.values())
+    return 8 * plan.size_bytes / sum(int(np.prod(weight.shape)) * (weight.stacked or 1) for weight in weights.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,11 +234,6 @@ class Plan(Shown):
     """The decision for every linear layer, embedding and head, in the order of the model.
 
     `languages`    the weights π of the languages, which sum to 1; empty if no text is read
-    `calibration`  the text that the decisions are for
-    `thresholds`   whether the exact scales of each language alone are saved next to the model
-    `size_bytes`   the size of all tensors of the quantized model
-    `results`      the result of each layer, once the plan is executed
-    `learned`      the result of learning, once the plan is executed
     """
 
     policy: Name
@@ -265,17 +242,16 @@ class Plan(Shown):
     fingerprint: Digest
     family: str
     layers: tuple[LayerPlan, ...]
-    size_bytes: Positive
+    size_bytes: Positive  # the size of all tensors of the quantized model
     languages: Mapping[Code, Share] = field(default_factory=dict)
-    calibration: Calibration | None = None
-    thresholds: bool = False
+    calibration: Calibration | None = None  # the text that the decisions are for
+    thresholds: bool = False  # whether the exact scales of each language alone are saved next to the model
     learning: Learning | None = None
     notes: tuple[str, ...] = ()
-    results: tuple[LayerResult, ...] = ()
-    learned: LearningResult | None = None
+    results: tuple[LayerResult, ...] = ()  # the result of each layer, once the plan is executed
+    learned: LearningResult | None = None  # the result of learning, once the plan is executed
 
     def __post_init__(self) -> None:
-        """Checks the weights of the languages, and that layers, results and languages belong together."""
         if not isinstance(self.languages, Mapping):
             raise InputError(f"languages is a {type(self.languages).__name__}; it must map codes to weights")
         if self.languages:
@@ -294,49 +270,29 @@ class Plan(Shown):
             check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
     def tables(self, checkpoint: Checkpoint | None = None) -> list[Table]:
-        """Returns the decisions by block, the results once the plan is executed, and the notes.
-
-        With the checkpoint that the plan is for, the sizes of blocks are shown, and how they compare to the source.
-        """
+        """Returns the decisions by block, the results, and the notes; with the checkpoint, also sizes."""
         results = [self._results_table()] if self.results else []
         learned = [] if self.learned is None else [self.learned.table()]
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
 
     def _decisions_table(self, checkpoint: Checkpoint | None) -> Table:
-        """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
         rows: list[tuple[Cell, ...]] = []
         for label, layers in _alike(self.layers):
             scheme = next((layer.scheme for layer in layers if layer.scheme is not None), None)
             how = ("kept", *["–"] * 4) if scheme is None else _scheme_cells(scheme)
             size = () if checkpoint is None else (f"{_stored_bytes(layers, checkpoint):,}",)
             rows.append((label, *how, *size))
-        headers = (
-            "block",
-            "bits",
-            "group",
-            "clip",
-            "languages",
-            "rounding",
-            *(() if checkpoint is None else ("bytes",)),
-        )
-        return Table(
-            [(self.model, "bold cyan"), "  ", (self.policy, "bold")],
-            headers,
-            tuple(rows),
-            above=(*self._heading(checkpoint), ""),
-            left=(3, 4, 5),
-        )
+        columns = ("block", "bits", "group", "clip", "languages", "rounding")
+        headers = columns if checkpoint is None else (*columns, "bytes")
+        title: Cell = [(self.model, "bold cyan"), "  ", (self.policy, "bold")]
+        return Table(title, headers, tuple(rows), above=(*self._heading(checkpoint), ""), left=(3, 4, 5))
 
     def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
-        """Yields size, text and weights of the languages."""
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:
             source = sum(info.nbytes for info in checkpoint.tensors.values())
-            weights = bits_per_weight(self, checkpoint)
-            size += (
-                f", {self.size_bytes / source:.1%} of {megabytes(source)}; {weights:.2f} bits per weight, including "
-            )
-            size += "scales and tensors that are kept"
+            size += f", {self.size_bytes / source:.1%} of {megabytes(source)}; {bits_per_weight(self, checkpoint):.2f} "
+            size += "bits per weight, including scales and tensors that are kept"
         yield size
         if self.calibration is not None:
             text = self.calibration
@@ -388,22 +344,18 @@ class Plan(Shown):
 
     @cached_property
     def schemes(self) -> dict[str, Scheme]:
-        """The scheme of every layer that is quantized, by name."""
         return schemes_by_name(self.layers)
 
     @property
     def reads_text(self) -> bool:
-        """Whether executing it needs calibration text."""
         decided = any(scheme.reads_text for scheme in self.schemes.values())
         return self.thresholds or self.learning is not None or decided
 
     @property
     def seed(self) -> int:
-        """The seed of its calibration text."""
         return 0 if self.calibration is None else self.calibration.seed
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the plan for JSON."""
         content = asdict(replace(self, layers=(), results=()))
         content["layers"] = tuple(asdict(LayerEntry.of(layer)) for layer in self.layers)
         content["results"] = tuple(map(asdict, self.results))
@@ -421,11 +373,9 @@ class Plan(Shown):
         return hashlib.sha256(json.dumps(decisions, sort_keys=True).encode()).hexdigest()
 
     def as_bytes(self) -> bytes:
-        """Returns the content of its file."""
         return to_json(self.as_data())
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan."""
         write_files({check_writable(path, example="plan.json"): self.as_bytes()})
 
     @classmethod

@@ -12,13 +12,12 @@ import transformers as t
 from rich.console import Console
 
 from fairbits.api.audit import audit
+from fairbits.auditing import expert_use
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertUse, choose_rows, even_experts
+from fairbits.auditing.expert_use import LEAST_POSITIONS, ExpertUse, choose_rows, count_by_document, even_experts
 from fairbits.auditing.record import detail_tables
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
-from fairbits.forward import expert_pass
-from fairbits.forward.expert_pass import count_by_document
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.tokenize import tokenize_samples
 from fairbits.models.scales.scheme import Scheme
@@ -203,7 +202,7 @@ def test_samples_are_counted_one_by_one(mixture, mix):
 def test_text_in_parts_is_counted_the_same(mixture, mix, monkeypatch):
     text = tokenize_samples(mixture, mix.samples)
     whole = count_by_document(mixture, text)
-    monkeypatch.setattr(expert_pass, "STATES_BYTES", 5 * 48 * 32 * 4)
+    monkeypatch.setattr(expert_use, "STATES_BYTES", 5 * 48 * 32 * 4)
     for one, other in zip(count_by_document(mixture, text), whole, strict=True):
         np.testing.assert_array_equal(one.counts, other.counts)
 

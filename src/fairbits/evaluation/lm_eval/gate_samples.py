@@ -55,7 +55,6 @@ class SamplesGateResult:
         return self.verdict.passed
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON, with the keys of `fairbits.verdict/2`."""
         rows = [asdict(row) | {"loss": row.loss.to_dict()} for row in self.languages]
         return self.verdict.as_data() | {
             "metric": self.metric,
@@ -103,16 +102,9 @@ def gate_samples(
         improved=tuple(sorted(set(contrast.significant(LEVEL)) - set(contrast.worse(LEVEL)))),
         notes=(*paired.notes, *interval_notes(frame)),
     )
-    return SamplesGateResult(
-        verdict,
-        name,
-        "McNemar, exact" if isinstance(frame, OutcomeFrame) else "paired bootstrap",
-        paired.tasks,
-        _rows(paired, contrast),
-        frame.worst(),
-        frame.mean(),
-        worst_by_chance(frame),
-    )
+    test = "McNemar, exact" if isinstance(frame, OutcomeFrame) else "paired bootstrap"
+    totals = frame.worst(), frame.mean(), worst_by_chance(frame)
+    return SamplesGateResult(verdict, name, test, paired.tasks, _rows(paired, contrast), *totals)
 
 
 def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]:
@@ -123,19 +115,7 @@ def _rows(paired: PairedSamples, contrast: Contrast) -> tuple[LanguageLoss, ...]
         before, after = paired.scores[code]
         over, under = (after, before) if higher else (before, after)
         noise, detectable = floors.get(code, (None, None))
-        rows.append(
-            LanguageLoss(
-                code,
-                loss.n,
-                before,
-                after,
-                loss,
-                contrast.p[code],
-                contrast.p_holm[code],
-                over / under if under else None,
-                noise,
-                detectable,
-                *changes.get(code, (None, None)),
-            )
-        )
+        tested = contrast.p[code], contrast.p_holm[code], over / under if under else None
+        lost, gained = changes.get(code, (None, None))
+        rows.append(LanguageLoss(code, loss.n, before, after, loss, *tested, noise, detectable, lost, gained))
     return tuple(sorted(rows, key=lambda row: -row.loss.value))

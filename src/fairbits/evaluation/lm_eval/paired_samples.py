@@ -1,4 +1,4 @@
-"""PairedSamples: the same items before and after, by language, and the frame of what each language lost."""
+"""PairedSamples: the same items before and after, by language, the metric that decides, and what each language lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, count_of
-from fairbits.evaluation.lm_eval.metric import Metric, choose_filter, choose_metric
+from fairbits.core.units import bits
 from fairbits.evaluation.lm_eval.sample_files import (
     HASHES,
     RunFiles,
@@ -30,8 +30,92 @@ CONFIGURED = (
     *("doc_to_text", "doc_to_target", "doc_to_choice", "target_delimiter", "fewshot_delimiter"),
 )
 """What the configurations of a task must have in common; functions and paths are ignored."""
-RESAMPLES_PER_LANGUAGE = 100
-"""Resamples that a p value needs to be significant after Holm's correction."""
+RESAMPLES_PER_LANGUAGE = 100  # resamples that a p value needs to be significant after Holm's correction
+PREFERRED = ("acc", "exact_match", "bits_per_byte")  # the metrics that are used by default, in this order
+HIGHER = {
+    **dict.fromkeys(("acc", "acc_norm", "acc_bytes", "exact_match", "em", "f1", "mcc", "bleu", "chrf"), True),
+    **dict.fromkeys(("bits_per_byte", "ter", "brier_score"), False),
+}
+"""Whether higher is better, where no results file says so."""
+CHOICES = 12  # filters or metrics that an error offers
+KINDS = 3  # tasks with other metrics than the others that an error shows
+NOT_PER_ITEM = {"perplexity": "acc", "word_perplexity": "bits_per_byte", "byte_perplexity": "bits_per_byte"}
+"""Metrics whose samples are log-likelihoods, which are not a score of an item, and what to use instead."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its name, whether higher is better, and whether an item is a log-likelihood of so many bytes."""
+
+    name: str
+    higher_is_better: bool
+    weighted: bool
+
+    @property
+    def unit(self) -> str:
+        return "bits_per_byte" if self.weighted else "per_item"
+
+
+def choose_filter(samples: Sequence[TaskSamples], wanted: str | None) -> str:
+    """Returns the filter of answers that decides: the one given, or the only one that there is."""
+    common = [name for name in samples[0].filters if all(name in task.filters for task in samples)]
+    if wanted is not None and wanted in common:
+        return wanted
+    if wanted is None and len(common) == 1:
+        return common[0]
+    problem = f"--filter is {wanted!r:.40}" if wanted else f"the tasks have {len(common)} filters of answers in common"
+    offered = listed(common, CHOICES) or "none: choose fewer tasks with --tasks"
+    raise InputError(f"{problem}; it must be one that all tasks have ({offered}): give --filter NAME")
+
+
+def choose_metric(samples: Sequence[TaskSamples], filter_name: str, wanted: str | None, run: RunFiles) -> Metric:
+    """Returns the metric that decides: the one given, or the first of acc, exact_match and bits_per_byte that all have.
+
+    If the tasks have none of these in common, it is the only one that they have in common.
+    """
+    metrics = [task.metrics[filter_name] for task in samples]
+    common = [name for name in metrics[0] if all(name in names for names in metrics)]
+    by_default = [name for name in PREFERRED if name in common] or (common if len(common) == 1 else [])
+    name = wanted or (by_default[0] if by_default else "")
+    if name not in common:
+        problem = f"--metric is {wanted!r:.40}" if wanted else "no metric is the usual one of all tasks"
+        if not common:
+            kinds = {listed(names): task.task for task, names in zip(samples, metrics, strict=True)}
+            shown = "; ".join(f"{task} has {names}" for names, task in list(kinds.items())[:KINDS])
+            raise InputError(f"the tasks have no metric in common ({shown}); choose tasks with --tasks 'PATTERN'")
+        raise InputError(
+            f"{problem}; it must be one that all tasks have ({listed(common, CHOICES)}): give --metric NAME"
+        )
+    if name in NOT_PER_ITEM:
+        raise InputError(f"{name} is a number of the whole text, not of an item; use --metric {NOT_PER_ITEM[name]}")
+    return Metric(name, _higher_is_better(samples, name, run), _weighted(samples, filter_name, name))
+
+
+def _higher_is_better(samples: Sequence[TaskSamples], name: str, run: RunFiles) -> bool:
+    results = {task.task: run.results[task.task] for task in samples}
+    stated = {result.higher_is_better.get(task, {}).get(name) for task, result in results.items() if result is not None}
+    directions = {direction for direction in stated if direction is not None}
+    if len(directions) > 1:
+        raise InputError(f"{name} is better if higher in some tasks and if lower in others; choose fewer with --tasks")
+    if directions:
+        return directions.pop()
+    if name not in HIGHER:
+        raise InputError(
+            f"it is not known whether a higher {name} is better, because results_*.json is missing or does not say so; "
+            "put it next to the samples, or choose another --metric"
+        )
+    return HIGHER[name]
+
+
+def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bool:
+    _, scores = next(iter(samples[0].filters[filter_name].values()))
+    pair = isinstance(scores[name], list)
+    if pair and name != "bits_per_byte":
+        raise InputError(
+            f"an item's {name} is {scores[name]!r:.60}, from which lm-eval computes one number for all items; choose "
+            "a --metric that every item has"
+        )
+    return pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +155,11 @@ class PairedSamples:
     @cached_property
     def right_or_wrong(self) -> bool:
         """Whether every item is right (1) or wrong (0) in both runs."""
-        return all(bool(np.isin(scores, (0, 1)).all()) for scores in (self.before, self.after)) and bool(
-            (self.weights == 1).all()
-        )
+        binary = all(bool(np.isin(scores, (0, 1)).all()) for scores in (self.before, self.after))
+        return binary and bool((self.weights == 1).all())
 
     @cached_property
     def scores(self) -> dict[str, tuple[float, float]]:
-        """The score of each language before and after."""
         languages, code = np.unique(self.lang, return_inverse=True)
         total = np.bincount(code, weights=self.weights)
         both = [(np.bincount(code, weights=scores) / total).tolist() for scores in (self.before, self.after)]
@@ -123,19 +205,9 @@ def pair_samples(
     for task in names:
         by_language[codes[task]] = (*by_language.get(codes[task], ()), task)
     notes = (*runs[0].notes, *runs[1].notes, *_version_notes(*runs), *_pooled_notes(by_language))
-    return PairedSamples(
-        runs[0].directory,
-        runs[1].directory,
-        chosen,
-        chosen_filter,
-        by_language,
-        np.array(lang),
-        np.array(item),
-        scores,
-        later,
-        weights,
-        notes,
-    )
+    directories = runs[0].directory, runs[1].directory
+    items = np.array(lang), np.array(item), scores, later, weights
+    return PairedSamples(*directories, chosen, chosen_filter, by_language, *items, notes)
 
 
 def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> list[str]:
@@ -155,7 +227,6 @@ def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> 
 
 
 def _check_configuration(task: str, before: RunFiles, after: RunFiles) -> None:
-    """Raises if the results say that the task was not the same."""
     results = before.results[task], after.results[task]
     if results[0] is None or results[1] is None:
         return
@@ -203,16 +274,14 @@ def _read(task: str, before: RunFiles, after: RunFiles) -> tuple[TaskSamples, Ta
 
 
 def _score(metric: Metric, value: Value, samples: TaskSamples) -> tuple[float, float]:
-    """Returns what an item adds to the sum of scores, and its weight."""
     if metric.weighted != isinstance(value, tuple):
         raise InputError(
             f"{metric.name} in {samples.path} is sometimes a pair and sometimes a number; run lm-eval again"
         )
-    return metric.bits(value) if isinstance(value, tuple) else (value, 1.0)
+    return (bits(-value[0]), value[1]) if isinstance(value, tuple) else (value, 1.0)  # bits of a text and its bytes
 
 
 def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
-    """Returns a note if the runs name different versions of software."""
     notes = []
     for name in ("lm_eval_version", "transformers_version"):
         versions = [
@@ -225,7 +294,6 @@ def _version_notes(before: RunFiles, after: RunFiles) -> tuple[str, ...]:
 
 
 def _pooled_notes(tasks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Returns a note if languages have several tasks."""
     several = {code: names for code, names in tasks.items() if len(names) > 1}
     if not several:
         return ()

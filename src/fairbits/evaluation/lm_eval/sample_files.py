@@ -29,8 +29,7 @@ from fairbits.core.records import (
 
 SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
 HOW = "lm_eval --log_samples --output_path DIR writes them"
-NAMED = 5
-"""Names that an error lists."""
+NAMED = 5  # names that an error lists
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,13 @@ class RunFiles:
 
 
 def listed(names: Iterable[str], most: int = NAMED) -> str:
-    """Returns names for an error, which must not become as long as a file.
-
-    >>> listed("abc", 2)
-    'a, b …'
-    """
+    """Returns names for an error, which must not become as long as a file."""
     first = list(names)
     return ", ".join(first[:most]) + (" …" if len(first) > most else "")
 
 
 def find_run(directory: str | Path) -> RunFiles:
-    """Returns the newest samples of every task in a directory, or in its one subdirectory that has some.
-
-    lm-eval writes into a subdirectory named after the model, and adds files when it runs again.
-    """
+    """Returns the newest samples of every task in a directory, or in its one subdirectory (a model) that has some."""
     root = Path(directory)
     if not root.is_dir():
         raise InputError(f"{root} is not a directory; it must contain the samples of a run: {HOW}")
@@ -113,25 +105,20 @@ def _results(path: Path) -> Results | None:
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 FIRST = re.compile(rb'\{"doc_id": (\d{1,18}),')
-END = b', "filter": '
-"""Begins the end of a line. In text of a document its quotation marks would be escaped."""
+END = b', "filter": '  # begins the end of a line. In text of a document its quotation marks would be escaped.
 METRICS = b', "metrics": '
 HASHED = re.compile(b", ".join(rb'"%b": "([0-9a-f]{64})"' % name.encode() for name in HASHES))
 BUFFER = 2**20
-KNOWN = 1000
-"""Ends of lines that are remembered for each file, before and after the hashes."""
+KNOWN = 1000  # ends of lines that are remembered for each file, before and after the hashes
 WHOLE = 20
 """Lines of a file that are parsed as a whole, to refuse files in other encodings; of the others, only the end."""
 ADVICE = "it must be a file of samples as lm-eval writes it: run lm-eval again"
 
 Value = float | tuple[float, float]
 """What an item scored; a pair is a log-likelihood and the number of bytes or words that it is of."""
-Written = bool | Number | tuple[Number, Number]
-"""The same in a file: right and wrong may be true and false."""
-Hashes = tuple[str, str, str]
-"""In the order of HASHES."""
-Items = dict[int, tuple[Hashes, dict[str, Any]]]
-"""By document id: the hashes, and the scores by metric."""
+Written = bool | Number | tuple[Number, Number]  # the same in a file: right and wrong may be true and false
+Hashes = tuple[str, str, str]  # In the order of HASHES
+Items = dict[int, tuple[Hashes, dict[str, Any]]]  # by document id: the hashes, and the scores by metric
 Endings = dict[bytes, tuple[str, tuple[str, ...], dict[bytes, dict[str, Any]]]]
 """By what the end of a line says before its hashes: filter, metrics, and by what follows the hashes the scores."""
 
@@ -165,7 +152,6 @@ class TaskSamples:
 
     @property
     def metrics(self) -> dict[str, list[str]]:
-        """The metrics of each filter, in the order of lm-eval: those that all items have."""
         metrics = {}
         for name, items in self.filters.items():
             (_, first), *rest = items.values()
@@ -205,7 +191,6 @@ def read_samples(task: str, path: Path) -> TaskSamples:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a file that are not blank, with their numbers."""
     try:
         with path.open("rb", buffering=BUFFER) as file:
             number = 0
@@ -254,7 +239,6 @@ def _scores(after: bytes, metrics: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _parsed(line: bytes, path: Path, number: int) -> tuple[int, str, Hashes, dict[str, Any]]:
-    """Returns what `_item` returns, of a line that is parsed."""
     cut = " (the file ends in the middle of it)" if not line.endswith(b"\n") else ""
     source = f"{path}, line {number}{cut}"
     record = _parse_end(line, source) if number > WHOLE else None

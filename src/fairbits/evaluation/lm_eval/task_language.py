@@ -43,32 +43,23 @@ def language_in(task: str) -> str | None:
 
     A code with a script counts first, then an English name, then a code of two or three letters; the last of several.
     The first part of a name is the name of the benchmark.
-
-    >>> [language_in(name) for name in ("belebele_arb_Latn", "include_french_shot_en", "mgsm_en_cot_sw", "arc_easy")]
-    ['arb_Latn', 'fra_Latn', 'swh_Latn', None]
     """
     parsed = _parse(task)
     return None if parsed is None else parsed[0]
 
 
 def _named_language(task: str, named: Mapping[str, str]) -> str | None:
-    """Returns the code of the language that the user named for a task, by its name or by a pattern."""
     matching = [name for pattern, name in named.items() if fnmatchcase(task, pattern)]
     return user_language(matching[-1]).code if matching else None
 
 
 def task_family(task: str) -> str:
-    """Returns a task's name with a star instead of its language: items of one family may be translations.
-
-    >>> task_family("belebele_fra_Latn"), task_family("arc_easy")
-    ('belebele_*', 'arc_easy')
-    """
+    """Returns a task's name with a star instead of its language: items of one family may be translations."""
     parsed = _parse(task)
     return task if parsed is None else parsed[1]
 
 
 def _parse(task: str) -> tuple[str, str] | None:
-    """Returns the language of a task and the name of its family."""
     parts = SEPARATORS.split(task)
     for read, length in ((_tag, 2), (_name, 1), (_code, 1)):
         for start in range(len(parts) - length, 0, -1):
@@ -80,7 +71,6 @@ def _parse(task: str) -> tuple[str, str] | None:
 
 @cache
 def _tag(language: str, script: str) -> str | None:
-    """Returns the language of a code with a script, which the catalog need not hold."""
     if not re.fullmatch("[A-Za-z]{2,3}", language) or script.title() not in _scripts():
         return None
     try:

@@ -16,10 +16,8 @@ from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.core.progress import Progress
 from fairbits.core.tensors import all_finite
-from fairbits.forward.batches import Batch
-from fairbits.forward.lockstep import PausedBatch
+from fairbits.forward.lockstep import PausedBatch, VisitProgress
 from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import tensor_cores
@@ -107,10 +105,7 @@ def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes:
 
 
 def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[float]:
-    """Returns ΣW², ΣΔW², and the least, the median and the largest clipping threshold.
-
-    On a GPU nothing is copied in float64, and the host waits once for all five.
-    """
+    """Returns ΣW², ΣΔW², and the least, median and largest threshold; on a GPU the host waits once for all five."""
     if not W.is_cuda:
         alpha = grid.alpha(scales.double().numpy())
         sums = [float(torch.linalg.vector_norm(weights, dim=1).double().square().sum()) for weights in (W, change)]
@@ -127,17 +122,14 @@ def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[floa
 class RoundedBlock:
     """A block whose linear layers are rounded; `index` is None for the layers outside the blocks.
 
-    `layers`      codes by the name of the tensor in the checkpoint
-    `results`     size and errors of each
     `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan has `thresholds`
-    `learned`     the result of learning, in the last block only
     """
 
     index: int | None
-    layers: Mapping[str, Codes]
-    results: tuple[LayerResult, ...]
+    layers: Mapping[str, Codes]  # codes by the name of the tensor in the checkpoint
+    results: tuple[LayerResult, ...]  # size and errors of each
     thresholds: Mapping[str, Tensor] = field(default_factory=dict)
-    learned: LearningResult | None = None
+    learned: LearningResult | None = None  # the result of learning, in the last block only
 
     def on(self, device: str) -> "RoundedBlock":
         return replace(self, layers={name: codes.on(device) for name, codes in self.layers.items()})
@@ -146,33 +138,11 @@ class RoundedBlock:
 Finished = Callable[[int | None], RoundedBlock | None]
 
 
-class WorkCounter:
-    """Counts the work that is done in a stage, and reports it."""
-
-    def __init__(self, stage: str, progress: Progress | None, total: int = 0) -> None:
-        self._stage, self._progress, self._done, self.total = stage, progress, 0, total
-
-    def add(self, count: int = 1) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._stage, self._done, self.total)
-
-    def counting(self, start: Callable[[Batch], None]) -> Callable[[Batch], None]:
-        """Returns the function that starts a batch and counts it."""
-
-        def before(batch: Batch) -> None:
-            start(batch)
-            self.add()
-
-        return before
-
-
 @dataclass(frozen=True, eq=False)
 class BlockContext:
     """A block whose linear layers are rounded, and all that is known of it while the batches are paused before it.
 
     `model`    holds the block with its full-precision weights; layers that are not in `start` have their codes already
-    `batches`  have the inputs of the block, which the quantized blocks before it have produced
     `targets`  for each batch, the full-precision model's hidden states after the block, (rows, length, channels)
     `start`    the codes of its linear layers with their grids, by the name of the tensor
     """
@@ -180,7 +150,7 @@ class BlockContext:
     index: int
     stack: str
     model: PreTrainedModel
-    batches: tuple[PausedBatch, ...]
+    batches: tuple[PausedBatch, ...]  # have the inputs of the block, which the quantized blocks before it have produced
     targets: tuple[Tensor, ...]
     weights: Mapping[str, Weight]
     start: Mapping[str, tuple[Codes, Grid]]
@@ -188,11 +158,7 @@ class BlockContext:
 
 
 class RefineBlock(Protocol):
-    """Finds better codes for a block; the result may depend on nothing but the context, so that a run can be resumed.
-
-    `held_out`  documents that are to be in separate batches
-    `ticks`     how many steps of progress a block takes
-    """
+    """Finds better codes for a block from the context alone; `held_out` documents are to be in separate batches."""
 
     @property
     def held_out(self) -> Collection[int]: ...
@@ -208,17 +174,15 @@ class RefineBlock(Protocol):
 class BlockRounding:
     """A plan that is executed: what all blocks are rounded with.
 
-    `finished`  gives the blocks that an interrupted run already has
-    `dtype`     the type in which text passes through the blocks
     `narrow`    whether the model has 16 bits and passes on a GPU: its tensor cores then compute also in float32
     """
 
     checkpoint: Checkpoint
     plan: Plan
-    finished: Finished
-    counter: WorkCounter
+    finished: Finished  # gives the blocks that an interrupted run already has
+    counter: VisitProgress
     device: str
-    dtype: torch.dtype
+    dtype: torch.dtype  # the type in which text passes through the blocks
     narrow: bool = False
     refine: RefineBlock | None = None
     ranks: Ranks = ALONE

@@ -26,8 +26,7 @@ from fairbits.models.scales.groups import Codes, divisors, round_to_nearest
 from fairbits.quantization.gptq import columns_cpu, columns_gpu
 from fairbits.quantization.gptq.columns_cpu import Panel
 
-TRIES = 4
-"""How often the damping is raised tenfold before rounding falls back to nearest."""
+TRIES = 4  # how often the damping is raised tenfold before rounding falls back to nearest
 DOUBLE_UP_TO = 512
 """Up to this many columns float64 is used. It doubles the time; with more columns float32 is precise enough."""
 
@@ -98,10 +97,6 @@ def gptq(
 
     The scales belong to the original groups, whatever the order of the columns. A row whose error is larger than with
     nearest rounding keeps the nearest codes. Layers with the same input share a `factor` of their H.
-
-    >>> W, H = torch.tensor([[0.4, 0.4]]), torch.tensor([[1.0, 0.9], [0.9, 1.0]])
-    >>> gptq(W, H, torch.tensor([[1.0]]), grid=Grid(4, "twos")).codes.codes.tolist()
-    [[0, 1]]
     """
     plain = round_to_nearest(W, scales, grid=grid)
     notes: tuple[str, ...] = ()
@@ -150,10 +145,7 @@ def _round_columns(
 
 
 def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: Tensor) -> Tensor:
-    """Returns whether e H eᵀ of every row is at least `than`; stops once the first columns show it for all rows.
-
-    On a GPU it goes through all columns: waiting for the answer would take longer.
-    """
+    """Returns whether e H eᵀ of every row is at least `than`; on a CPU it stops once the first columns show it."""
     total = -_damping(errors, factor)
     for start in range(0, len(errors), columns_at_once):
         stop = start + columns_at_once
@@ -164,10 +156,8 @@ def _costs_more(errors: Tensor, factor: Factor, columns_at_once: int, *, than: T
 
 
 def _cost(brackets: Tensor, factor: Factor, start: int) -> Tensor:
-    """Returns what the columns of these brackets, the first of which is `start`, add to e (H + damping) eᵀ."""
     return torch.mv(brackets.square_().T, factor.cost[start : start + len(brackets)]).double()
 
 
 def _damping(errors: Tensor, factor: Factor) -> Tensor:
-    """Returns the part of e (H + damping) eᵀ that is due to the damping."""
     return factor.damp * errors.square().sum(0).double()

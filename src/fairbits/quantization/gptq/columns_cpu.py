@@ -16,17 +16,14 @@ from torch import Tensor
 from fairbits.core.numba_lock import LAUNCH
 from fairbits.models.scales.grid import Grid
 
-ROWS_AT_ONCE = 256
-"""Rows that one thread takes at a time: with 128 columns, errors of 256 KiB in float64."""
+ROWS_AT_ONCE = 256  # rows that one thread takes at a time: with 128 columns, errors of 256 KiB in float64
 PRECISION = {torch.bfloat16: (8, -133), torch.float16: (11, -24)}
 """Digits of a type in binary, and the exponent of its smallest number."""
-NATIVE = (0, 0)
-"""Stands for float32, in which the product of code and scale is computed in any case."""
+NATIVE = (0, 0)  # stands for float32, in which the product of code and scale is computed in any case
 
 
 @njit(cache=True)
 def _rounded(value, digits, least):  # type: ignore[no-untyped-def]
-    """Returns the nearest number with so many binary digits, halves to even."""
     if value == 0.0:
         return value
     exponent = max(math.frexp(value)[1] - digits, least)
@@ -57,20 +54,14 @@ def _round(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Columns (columns, out) that are rounded together; `codes` and `errors`, which are ŵ − w, are written.
+    """Columns (columns, out) that are rounded together; `codes` and `errors`, which are ŵ − w, are written."""
 
-    `wanted`    the weights less what earlier panels contribute; afterwards, what each column was rounded from
-    `feedback`  (columns, columns) of these columns; need not be contiguous, all others are
-    `scales`    (groups, out), and `divide_by` the same as divisors
-    `group`     which of them a column has, as int32
-    """
-
-    wanted: Tensor
+    wanted: Tensor  # the weights less what earlier panels contribute; afterwards, what each column was rounded from
     weights: Tensor
-    feedback: Tensor
-    scales: Tensor
+    feedback: Tensor  # (columns, columns) of these columns; need not be contiguous, all others are
+    scales: Tensor  # (groups, out), and `divide_by` the same as divisors
     divide_by: Tensor
-    group: Tensor
+    group: Tensor  # which of them a column has, as int32
     codes: Tensor
     errors: Tensor
 

@@ -81,18 +81,10 @@ def round_panel(panel: Panel, grid: Grid) -> None:
     columns, out = panel.wanted.shape
     with torch.cuda.device(panel.wanted.device) if panel.wanted.is_cuda else nullcontext():
         _panel[(triton.cdiv(out, ROWS_AT_ONCE),)](
-            panel.wanted,
-            panel.weights,
-            panel.errors,
-            panel.codes,
-            panel.feedback,
-            *panel.feedback.stride(),
-            panel.scales,
-            panel.divide_by,
-            panel.group,
-            out,
-            float(grid.lowest),
-            float(grid.highest),
+            *(panel.wanted, panel.weights, panel.errors, panel.codes),
+            *(panel.feedback, *panel.feedback.stride()),
+            *(panel.scales, panel.divide_by, panel.group),
+            *(out, float(grid.lowest), float(grid.highest)),
             HALF_EVEN=HALF_EVEN[panel.wanted.dtype],
             DOUBLE=panel.wanted.dtype == torch.float64,
             COLUMNS=columns,

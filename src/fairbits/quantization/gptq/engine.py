@@ -21,7 +21,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_WALK_STATES_BYTES
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches
-from fairbits.forward.lockstep import Lockstep, lockstep, positions_at_once
+from fairbits.forward.lockstep import Lockstep, VisitProgress, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText, Window
 from fairbits.models.architecture.architecture import Block
@@ -29,14 +29,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import Codes, scheme_grid
 from fairbits.models.streaming_model import ReadAhead, StreamingModel, walk_dtype
-from fairbits.quantization.gptq.block_rounding import (
-    BlockContext,
-    BlockRounding,
-    Finished,
-    RefineBlock,
-    RoundedBlock,
-    WorkCounter,
-)
+from fairbits.quantization.gptq.block_rounding import BlockContext, BlockRounding, Finished, RefineBlock, RoundedBlock
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
 from fairbits.quantization.gptq.output_errors import OutputErrors
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
@@ -74,14 +67,14 @@ def round_model(
     narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.scale_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
-    finished, counter = finished or (lambda _index: None), WorkCounter("rounding blocks", progress)
+    finished, counter = finished or (lambda _index: None), VisitProgress(progress, "rounding blocks")
     job = BlockRounding(checkpoint, plan, finished, counter, device, dtype, narrow, refine, ranks)
     rounded = _without_text(job) if text is None else _with_text(job, text)
     return rounded if on_device or not is_gpu(device) else (block.on("cpu") for block in rounded)
 
 
 def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
-    job.counter.total = len(job.plan.schemes)
+    job.counter.visits = len(job.plan.schemes)
     indices = (*(block.index for block in job.blocks), None)
     with job.read_ahead(indices) as reader:
         for index in indices:
@@ -99,7 +92,7 @@ def _with_text(job: BlockRounding, text: TokenizedText) -> Iterator[RoundedBlock
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
-    job.counter.total = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
+    job.counter.visits = len(job.plan.schemes) + (2 * len(job.ranks.split(whole)) + job.refinement_ticks) * far
     with job.read_ahead((None, *(block.index for block in job.blocks[:far])), whole=True) as reader:
         # the embedding is yielded last but rounded first, as the blocks must get its quantized outputs
         outside = job.finished(None) or job.round_block(None, reader)[0]
@@ -121,7 +114,6 @@ def _round_walking(
     outside: RoundedBlock,
     reader: ReadAhead,
 ) -> Iterator[RoundedBlock]:
-    """Yields the blocks, while all batches of this rank walk through them in lock step."""
     in_main_memory = _states_in_main_memory(job, whole)
     place, rounds = "cpu" if in_main_memory else job.device, job.ranks.rounds(len(whole))
     chosen = [batch.on(place) for batch in job.ranks.split(whole)]
@@ -148,7 +140,6 @@ def _round_walking(
 class _WalkingText:
     """The batches of this rank, paused before a block of the model that they walk through.
 
-    `rounds`     how often each rank has a batch, if there are several
     `reference`  the hidden states of the full-precision model, which walk along for refinement
     """
 
@@ -156,17 +147,13 @@ class _WalkingText:
     model: StreamingModel
     walk: Lockstep
     languages: TextLanguages
-    rounds: int
+    rounds: int  # how often each rank has a batch, if there are several
     reader: ReadAhead
     reference: tuple[Tensor | None, ...] = ()
 
     @torch.no_grad()
     def advance_reference(self, block: Block) -> tuple[Tensor, ...]:
-        """Loads a block in full precision, moves the reference states past it, and returns them.
-
-        A finished block does this too: the next one needs them. At the start of a stack they are equal to the
-        quantized model's.
-        """
+        """Returns the reference states after a block in full precision, which is loaded."""
         self.model.load_block(block, {})
         paused = self.walk.paused()
         pairs = zip(paused, self.reference or (None,) * len(paused), strict=True)
@@ -211,10 +198,7 @@ class _WalkingText:
         *,
         modules: Collection[str],
     ) -> Mapping[str, Codes]:
-        """Returns the codes that `refine` finds for linear layers that are modules; the other layers have theirs.
-
-        The block must have its full-precision weights.
-        """
+        """Returns the codes that `refine` finds for layers that are modules; the block has its first weights."""
         schemes, counter = self.job.plan.schemes, self.job.counter
         start = {name: (codes, scheme_grid(schemes[name])) for name, codes in layers.items() if name in modules}
         if not start:
@@ -227,7 +211,6 @@ class _WalkingText:
 
 
 def _split_documents(text: TokenizedText, held_out: Collection[int]) -> Iterator[TokenizedText]:
-    """Yields the text without the held-out documents, and these alone."""
     sides: tuple[list[Window], list[Window]] = ([], [])
     for window in text.windows:
         sides[window.document in held_out].append(window)
@@ -235,10 +218,7 @@ def _split_documents(text: TokenizedText, held_out: Collection[int]) -> Iterator
 
 
 def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
-    """Returns whether embedding, input and output of a block, for all batches, are too large for the GPU.
-
-    It depends on the whole text, also with several ranks, so that codes do not depend on their number.
-    """
+    """Returns whether the states of the whole text, whatever the ranks, are too large for the GPU."""
     positions = sum(batch.size for batch in whole)
     states = 3 * positions * job.checkpoint.hidden_size * job.dtype.itemsize
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES

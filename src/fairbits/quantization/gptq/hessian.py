@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
@@ -21,6 +20,7 @@ from fairbits.core.tensors import all_finite, first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCall
 from fairbits.forward.lockstep import StopBlock
+from fairbits.forward.recorder import removed_hooks
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.scales.groups import Notes
@@ -31,17 +31,12 @@ from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
 @dataclass(frozen=True, eq=False)
 class TextLanguages:
-    """The languages of a text.
-
-    `language_of`  the index of the language of each document
-    `positions`    by stack, how many positions of text each language has
-    `pi`           the weight π of each language
-    """
+    """The languages of a text."""
 
     languages: tuple[str, ...]
-    language_of: Tensor
-    positions: Mapping[str, Floats]
-    pi: Floats
+    language_of: Tensor  # the index of the language of each document
+    positions: Mapping[str, Floats]  # by stack, how many positions of text each language has
+    pi: Floats  # the weight π of each language
 
     @classmethod
     def of(cls, text: TokenizedText, weights: Mapping[str, float]) -> "TextLanguages":
@@ -74,10 +69,7 @@ class ObservedBatch:
         self._indices: dict[tuple[str, int], Tensor] = {}
 
     def at_text(self, x: Tensor, stack: str, every: int = 1) -> Tensor | None:
-        """Returns activations at one in `every` positions of text, (positions, channels).
-
-        None if they do not have the positions of the batch.
-        """
+        """Returns activations at one in `every` positions of text; None if they have not the positions of the batch."""
         total, at, _ = self._positions(stack)
         flat = x.reshape(-1, x.shape[-1])
         if len(flat) != total:
@@ -98,7 +90,6 @@ class ObservedBatch:
         return documents
 
     def _positions(self, stack: str) -> tuple[int, Tensor, Tensor]:
-        """Returns the number of positions, the positions of text, and the document of each of these."""
         if stack not in self._text:
             text = self._batch.positions(stack).text
             at = text.flatten().nonzero()[:, 0]
@@ -106,35 +97,18 @@ class ObservedBatch:
         return self._text[stack]
 
 
-@contextmanager
-def removed_hooks() -> Iterator[list[RemovableHandle]]:
-    """Gives a list for the handles of hooks, which are all removed in the end."""
-    handles: list[RemovableHandle] = []
-    try:
-        yield handles
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def input_stack(weight: Weight) -> str:
     """Returns the stack whose positions a linear layer sees."""
     return "encoder" if weight.sees == "encoder_output" else weight.stack
 
 
-PANEL = 256
-"""Columns of H that are added up at a time; see `_add_products`."""
-GPU_PANEL = 1024
-"""The same on a GPU, where few large products are faster."""
+PANEL = 256  # columns of H that are added up at a time; see `_add_products`
+GPU_PANEL = 1024  # the same on a GPU, where few large products are faster
 
 
 @dataclass(frozen=True)
 class InputPoint:
-    """An input that linear layers share: a module that sees it, its stack, and which statistics are needed.
-
-    `expert` and `hidden` are for experts that one module computes: which of them, and whether this is the input of its
-    last layer.
-    """
+    """An input that layers share; `expert` is which expert of a module, `hidden` whether it is its last layer."""
 
     module: str
     stack: str
@@ -146,10 +120,7 @@ class InputPoint:
 
 @dataclass(frozen=True, eq=False)
 class InputStatistics:
-    """The statistics of one input: E_λ[x²] (languages, in) with the weights π of the languages, and H (in, in).
-
-    `factor` is H factorized for GPTQ, None if that is impossible; `notes` then say so.
-    """
+    """The statistics of one input: E_λ[x²] (languages, in), π, H (in, in), and its factor if there is one."""
 
     languages: tuple[str, ...]
     squares: Floats | None
@@ -162,10 +133,7 @@ class InputStatistics:
 def input_points(
     weights: Mapping[str, Weight], schemes: Mapping[str, Scheme], *, thresholds: bool
 ) -> dict[str, InputPoint]:
-    """Returns the inputs of these linear layers whose statistics are needed, by name.
-
-    `thresholds`: the scales of each language alone will be computed.
-    """
+    """Returns the inputs of layers whose statistics are needed; `thresholds` needs those of each language alone."""
     points: dict[str, InputPoint] = {}
     for name, scheme in schemes.items():
         if name not in weights:
@@ -201,10 +169,7 @@ class HessianAccumulator:
 
     @contextmanager
     def observe(self, model: nn.Module, *, to_the_end: bool = False) -> Iterator[Callable[[Batch], None]]:
-        """Adds up the inputs that pass through the model; gives the function to call before each batch.
-
-        Once a batch has passed all points, StopBlock is raised, unless the block is to be computed `to_the_end`.
-        """
+        """Adds up the inputs that pass; gives the function to call before each batch. May raise StopBlock."""
         observed = ObservedBatch()
         with removed_hooks() as handles:
             hooks = [
@@ -235,7 +200,6 @@ class HessianAccumulator:
         self._complete()
 
     def _end_round(self) -> None:
-        """Adds the inputs that all ranks have observed in a round."""
         if self._ranks.alone:
             return
         unshared, self._unshared = self._unshared, []
@@ -258,7 +222,6 @@ class HessianAccumulator:
                     H[start:, start : start + _panel_size(H)] = panel
 
     def _panels(self, name: str) -> Iterable[int]:
-        """Returns the first columns of the panels of H that this rank adds to."""
         starts = range(0, len(self._products[name]), _panel_size(self._products[name]))
         first = (self._ranks.rank - list(self._points).index(name)) % self._ranks.count  # small H have one panel
         return starts[first :: self._ranks.count]
@@ -279,7 +242,6 @@ class HessianAccumulator:
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
 
     def is_unreached(self, name: str | None) -> bool:
-        """Returns whether no text reached the expert that has this input."""
         return name in self._points and name not in self._passed | self._scattered
 
     def release(self, name: str | None) -> None:
@@ -352,10 +314,7 @@ class HessianAccumulator:
 
 
 def _add_products(H: Tensor, x: Tensor, starts: Iterable[int]) -> None:
-    """Adds xᵀx to the panels of H that begin with these columns, from its diagonal down, as H is symmetric.
-
-    The few elements above the diagonal within a panel are dropped later.
-    """
+    """Adds xᵀx to panels of the symmetric H, from its diagonal down; what is above it in a panel is dropped later."""
     for start in starts:
         stop = start + _panel_size(H)
         H[start:, start:stop].addmm_(x[:, start:].T, x[:, start:stop])

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from fairbits.core.errors import InputError
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
+from fairbits.forward.recorder import removed_hooks
 from fairbits.models.architecture.architecture import Weight
-from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, input_stack, removed_hooks
+from fairbits.quantization.gptq.hessian import ObservedBatch, TextLanguages, input_stack
 from fairbits.quantization.gptq.ranks import ALONE, Ranks
 
-SAMPLE = 128
-"""About this many positions of a language suffice to measure the error of a linear layer."""
+SAMPLE = 128  # about this many positions of a language suffice to measure the error of a linear layer
 
 
 class OutputErrors:
@@ -29,7 +29,6 @@ class OutputErrors:
     def __init__(
         self, languages: TextLanguages, changes: Mapping[str, tuple[Weight, Tensor]], *, ranks: Ranks = ALONE
     ) -> None:
-        """`changes` holds ΔW (out, in) of every linear layer, by name."""
         self._languages, self._changes, self._ranks = languages, changes, ranks
         self._unshared: list[list[tuple[str, Tensor]]] = []  # of each batch, what the other ranks do not have yet
         count = len(languages.languages)

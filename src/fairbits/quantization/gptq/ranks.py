@@ -37,10 +37,8 @@ from fairbits.models.device import is_gpu
 
 TIMEOUT = timedelta(hours=2)
 """How long a rank waits for another one, which may be making the plan. It notices at once if that one ends."""
-CONNECTING = timedelta(minutes=5)
-"""How long a rank waits for the others to start."""
-LAST_WORDS = 60.0
-"""Seconds that a rank that failed waits for the others to agree; then it ends, which they notice."""
+CONNECTING = timedelta(minutes=5)  # how long a rank waits for the others to start
+LAST_WORDS = 60.0  # seconds that a rank that failed waits for the others to agree; then it ends, which they notice
 
 T = TypeVar("T")
 
@@ -99,11 +97,7 @@ class Ranks:
             self._gpus = dist.new_group(backend="nccl", timeout=TIMEOUT) if len(set(devices)) == self.count else None
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Returns the items of this rank; they are dealt out in turn.
-
-        >>> Ranks(1, 3).split("abcdefgh")
-        'beh'
-        """
+        """Returns the items of this rank; they are dealt out in turn."""
         return items[self.rank :: self.count]
 
     def rounds(self, count: int) -> int:
@@ -111,11 +105,7 @@ class Ranks:
         return 0 if self.alone else -(-count // self.count)
 
     def owners(self, costs: Mapping[str, float]) -> dict[str, int]:
-        """Returns the rank of each piece of work: the most costly first, each to the rank that has least to do.
-
-        >>> Ranks(0, 2).owners({"q": 1, "up": 2, "down": 4})
-        {'down': 0, 'up': 1, 'q': 1}
-        """
+        """Returns the rank of each piece of work: the most costly first, each to the rank that has least to do."""
         load, owner = [0.0] * self.count, {}
         for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
             owner[name] = min(range(self.count), key=lambda rank: load[rank])
@@ -123,10 +113,7 @@ class Ranks:
         return owner
 
     def each(self, value: T) -> Iterator[T]:
-        """Yields the value of every rank, in the order of ranks; each of them must go through all.
-
-        Tensors travel one rank at a time, each when it is its turn. If a rank has failed, this raises on all.
-        """
+        """Yields the value of every rank, in their order; all must go through all, and all raise if one has failed."""
         if self.alone:
             yield value
             return
@@ -176,7 +163,6 @@ class Ranks:
             self._together = False
 
     def _gather(self, content: bytes, problem: str | None = None) -> list[bytes]:
-        """Returns what all ranks bring, if none of them has a problem."""
         arrived: list[Any] = [None] * self.count
         with _noticing_loss():
             dist.all_gather_object(arrived, (problem, content))
@@ -207,7 +193,6 @@ class Ranks:
         return True
 
     def _tell(self, problem: str) -> None:
-        """Takes part in the agreement that the others come to next, for a while."""
 
         def agree() -> None:
             with suppress(FairbitsError):
@@ -264,5 +249,4 @@ class _Unpacker(pickle.Unpickler):
         return self.tensors[-1]
 
 
-ALONE = Ranks()
-"""A process without others."""
+ALONE = Ranks()  # a process without others

@@ -25,12 +25,10 @@ CODES_PER_OCTAVE = 4
 """Resolution of second moments: 256 codes reach over 64 octaves, so that gradients within a row may differ widely."""
 POWERS = np.exp2(np.arange(256) / CODES_PER_OCTAVE).astype(np.float32)
 """Second moments by their code, relative to the least of their row."""
-HEADROOM = 8
-"""Octaves by which second moments may grow beyond the largest of their row in the first step."""
+HEADROOM = 8  # octaves by which second moments may grow beyond the largest of their row in the first step
 LOG2 = (0.4417403, -0.26602988, 0.14631434, -0.04400469)
 """log₂(1 + t) ≈ t + t (1 − t) (a + b t + c t² + d t³) for t in [0, 1], by least squares."""
-LARGEST = np.float32(3e38)
-"""Larger gradients count as infinite."""
+LARGEST = np.float32(3e38)  # larger gradients count as infinite
 
 
 SIXTEEN, TWENTY_THREE, BIAS, MANTISSA, HALF = map(np.int32, (16, 23, 127, 0x7FFFFF, 0x7FFF))
@@ -58,16 +56,11 @@ class AdamStep:
 
 @dataclass(frozen=True, eq=False)
 class AdamMoments:
-    """The moments of the gradient of a layer's offsets (out, in), in three bytes per weight.
+    """The moments of the gradient of a layer's offsets (out, in), in three bytes per weight."""
 
-    `first`   in bfloat16
-    `second`  the number of quarters of an octave by which it exceeds the least that its row can hold, in uint8
-    `least`   log₂ of the least of every row
-    """
-
-    first: Tensor
-    second: Tensor
-    least: Tensor
+    first: Tensor  # in bfloat16
+    second: Tensor  # the number of quarters of an octave by which it exceeds the least that its row can hold, in uint8
+    least: Tensor  # log₂ of the least of every row
 
     @classmethod
     def zeros(cls, offsets: Tensor) -> "AdamMoments":
@@ -84,7 +77,6 @@ class AdamMoments:
 
 @njit(inline="always")
 def _hashed(number):  # type: ignore[no-untyped-def]
-    """Returns 32 bits that look random, by a well-tested mix of multiplications and shifts."""
     x = np.uint32(number)  # numba widens the results of its operations
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
     x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
@@ -140,11 +132,7 @@ def _move(offsets, gradient, first, second, least, seed, rate, size, initial, fi
 
 
 def move(offsets: Tensor, gradient: Tensor, moments: AdamMoments, step: AdamStep) -> Tensor:
-    """Moves offsets against their gradient, and the moments; returns whether the gradient is finite.
-
-    The direction of a weight is m̂ / √v̂, as in Adam. Where the gradient is NaN or infinite it counts as 0. Tensors are
-    contiguous, the gradient in bfloat16.
-    """
+    """Moves offsets by m̂ / √v̂, as in Adam, and the moments; returns whether the bfloat16 gradient is finite."""
     stored = offsets, gradient, moments.first
     halves = (tensor.detach().view(torch.int16).reshape(moments.first.shape).numpy() for tensor in stored)
     second, least = moments.second.numpy(), moments.least.numpy()[:, 0]

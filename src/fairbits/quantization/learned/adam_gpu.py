@@ -27,8 +27,7 @@ except ImportError:  # pragma: no cover
 else:
     AVAILABLE = True
 
-WEIGHTS_AT_ONCE = 1024
-"""Weights of one program of the kernel."""
+WEIGHTS_AT_ONCE = 1024  # weights of one program of the kernel
 
 if AVAILABLE:
 
@@ -86,22 +85,9 @@ def move(offsets: Tensor, gradient: Tensor, moments: AdamMoments, step: AdamStep
     count = offsets.numel()
     with torch.cuda.device(offsets.device) if offsets.is_cuda else nullcontext():
         _move[(triton.cdiv(count, WEIGHTS_AT_ONCE),)](
-            offsets,
-            gradient,
-            moments.first,
-            moments.second,
-            moments.least,
-            finite,
-            count,
-            moments.first.shape[1],
-            step.seed,
-            step.rate,
-            step.correction,
-            *BETAS,
-            LARGEST_DIRECTION,
-            MAX_OFFSET,
-            float(CODES_PER_OCTAVE),
-            EPSILON**2,
+            *(offsets, gradient, moments.first, moments.second, moments.least, finite),
+            *(count, moments.first.shape[1], step.seed, step.rate, step.correction),
+            *(*BETAS, LARGEST_DIRECTION, MAX_OFFSET, float(CODES_PER_OCTAVE), EPSILON**2),
             INITIAL=step.number == 1,
             WEIGHTS=WEIGHTS_AT_ONCE,
         )

@@ -8,8 +8,7 @@ from fairbits.core.errors import InputError
 from fairbits.forward.windows import TokenizedText
 from fairbits.text.documents import seeded_hash
 
-HELD_OUT_SHARE = 0.15
-"""Share of the documents of every language on which learned codes are evaluated."""
+HELD_OUT_SHARE = 0.15  # share of the documents of every language on which learned codes are evaluated
 HELD_OUT_POSITIONS = 1024
 """Enough held-out positions for a language: once they are reached, no further document is held out."""
 
@@ -53,10 +52,7 @@ class HoldoutSplit:
         return frozenset(self.text.windows[i].document for i in self.held_out)
 
     def shorten(self, positions: int, *, held_out: bool = True) -> TokenizedText:
-        """Returns training windows until each language has about `positions` positions, and first all held-out windows.
-
-        Without `held_out` only the training windows.
-        """
+        """Returns training windows until each language has about `positions` positions, and held-out ones."""
         language, windows = self.text.language_of, self.text.windows
         total, kept = np.zeros(len(self.text.languages)), set(self.held_out if held_out else ())
         chosen = list[int]()

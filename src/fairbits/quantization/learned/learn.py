@@ -43,16 +43,12 @@ from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.learned.optimizer import CodeOptimizer
 from fairbits.quantization.plan import Learning, LearningResult
 
-WARM_UP = 0.05
-"""Share of the steps in which the rate rises."""
-EVALUATIONS = 8
-"""How often the learned codes are evaluated on held-out text, and saved."""
-SKIPPED = 0.1
-"""Share of the steps that may have gradients that are NaN or infinite; they are left out."""
+WARM_UP = 0.05  # share of the steps in which the rate rises
+EVALUATIONS = 8  # how often the learned codes are evaluated on held-out text, and saved
+SKIPPED = 0.1  # share of the steps that may have gradients that are NaN or infinite; they are left out
 POWER = 4.0
 """The worst language is approximated by the power mean of this order plus 1, which has a gradient for all languages."""
-MOMENT = re.compile(r"\|(offsets|logs)\.")
-"""In the name of a moment of a gradient, as the optimizer gives it."""
+MOMENT = re.compile(r"\|(offsets|logs)\.")  # In the name of a moment of a gradient, as the optimizer gives it
 Batch = TypeVar("Batch")
 
 
@@ -94,15 +90,13 @@ class HoldoutEvaluation:
 class LearningState:
     """The number of steps done, the present weights of languages, and the best codes so far.
 
-    `history`     all evaluations on held-out text, beginning with the start
-    `best`        the best evaluation that harms no language; None while there is none
     `best_codes`  the codes of that evaluation; empty while there is none
     """
 
-    history: list[HoldoutEvaluation]
+    history: list[HoldoutEvaluation]  # all evaluations on held-out text, beginning with the start
     weights: Floats
     step: int = 0
-    best: HoldoutEvaluation | None = None
+    best: HoldoutEvaluation | None = None  # the best evaluation that harms no language; None while there is none
     best_codes: dict[str, Codes] = field(default_factory=dict)
 
     @classmethod
@@ -111,7 +105,6 @@ class LearningState:
 
     @property
     def start(self) -> Floats:
-        """The damage of every language before anything was learned."""
         return self.history[0].damage
 
     def evaluate(self, damage: Floats, codes: Mapping[str, LearnableCodes], objective: Objective) -> None:
@@ -204,20 +197,12 @@ def distill(
 
 
 def evaluation_steps(steps: int) -> frozenset[int]:
-    """Returns the steps after which the codes are evaluated.
-
-    >>> sorted(evaluation_steps(20))
-    [2, 5, 8, 10, 12, 15, 18, 20]
-    """
+    """Returns the steps after which the codes are evaluated."""
     return frozenset(round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS))
 
 
 def schedule(step: int, steps: int) -> float:
-    """Returns the share of the peak rate at a step: a short linear rise, then a cosine down to 0.
-
-    >>> schedule(0, 100), round(schedule(52, 100), 2), round(schedule(99, 100), 4)
-    (0.2, 0.51, 0.0003)
-    """
+    """Returns the share of the peak rate at a step: a short linear rise, then a cosine down to 0."""
     rise = WARM_UP * steps
     if step < rise:
         return (step + 1) / math.ceil(rise)
@@ -242,11 +227,7 @@ def save_state(path: Path, state: LearningState, optimizer: CodeOptimizer) -> No
 def load_state(
     path: Path, codes: Mapping[str, LearnableCodes], optimizer: CodeOptimizer, *, languages: int
 ) -> LearningState | None:
-    """Returns the saved state, after restoring parameters and optimizer; None if there is none.
-
-    Later steps are the same as without interruption: the order of the text and random numbers depend on the seed alone,
-    and all else that a step reads is in the file bit for bit.
-    """
+    """Returns the saved state, after restoring parameters and optimizer bit for bit; None if there is none."""
     if not path.is_file():
         return None
     tensors = {name: map_tensor(info) for name, info in read_header(path).items()}
@@ -274,7 +255,6 @@ def load_state(
 
 
 def _best(path: Path, tensors: Mapping[str, Tensor], name: str, learned: LearnableCodes) -> Codes:
-    """Returns the best codes of a layer, after a check that it can have them."""
     names = f"{name}|best.codes", f"{name}|best.steps"
     shapes = tuple(learned.shape), tuple(learned.first_scales.shape[:2])
     _check_tensors(path, tensors, dict(zip(names, zip((torch.int8, learned.stored), shapes, strict=True), strict=True)))
@@ -307,7 +287,6 @@ def load_codes(
 def _check_tensors(
     path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 ) -> None:
-    """Raises unless the tensors of a file are there, in these types and shapes, and finite (moments need not be)."""
     for name, (dtype, shape) in expected.items():
         if name not in tensors:
             raise _damaged(path, f"{name} is missing")

@@ -27,25 +27,18 @@ from fairbits.quantization.learned.learn import LearningState, distill
 from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import Learning
 
-Importance = Callable[[], Mapping[int, Tensor]]
-"""Gives the importance of the channels after each block, by its index."""
+Importance = Callable[[], Mapping[int, Tensor]]  # gives the importance of the channels after each block, by its index
 
 
 @dataclass(frozen=True, eq=False)
 class BlockBatch:
-    """A batch before a block, with what the block is to give for it.
-
-    `target`      the full-precision hidden states after the block, (rows, length, channels)
-    `importance`  of their channels, (channels,)
-    `at`          the positions that hold text, counted through all rows
-    `language`    the language of each of them
-    """
+    """A batch before a block, with what the block is to give for it."""
 
     paused: PausedBatch
-    target: Tensor
-    importance: Tensor
-    at: Tensor
-    language: Tensor
+    target: Tensor  # the full-precision hidden states after the block, (rows, length, channels)
+    importance: Tensor  # of their channels, (channels,)
+    at: Tensor  # the positions that hold text, counted through all rows
+    language: Tensor  # the language of each of them
 
     def squared_error(self) -> Tensor:
         """Returns Σ h (ŷ − y)² / ‖y‖² at every position of text."""
@@ -73,10 +66,7 @@ class BlockBatch:
 
 @dataclass(frozen=True, eq=False)
 class BlockDistiller:
-    """Learns the codes of blocks, one by one; the documents `held_out` are for evaluation.
-
-    `importance` gives the importance of the channels after each block.
-    """
+    """Learns the codes of blocks one by one; `held_out` documents are for evaluation."""
 
     learning: Learning
     languages: tuple[str, ...]
@@ -179,7 +169,6 @@ def _energy(batches: Sequence[BlockBatch], count: int) -> Floats:
 
 
 def _sum_by_language(batches: Sequence[BlockBatch], values: Iterator[Tensor], count: int) -> Floats:
-    """Returns the sum of the values of each language, given one value for every position of every batch."""
     sums = np.zeros(count)
     for batch, positions in zip(batches, values, strict=True):
         sums += np.bincount(batch.language.cpu(), positions.double().cpu(), minlength=count)

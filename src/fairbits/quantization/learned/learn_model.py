@@ -51,18 +51,13 @@ def model_rate(learning: Learning) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TeacherBatch:
-    """Windows as one batch, and its positions that predict a token.
-
-    `rows`, `columns`  where these positions are in the batch
-    `numbers`          their numbers in the reference, which give the teacher's logits
-    `language`         their languages
-    """
+    """Windows as one batch, and where its positions that predict a token are in it."""
 
     batch: Batch
     rows: Tensor
     columns: Tensor
-    numbers: Tensor
-    language: Tensor
+    numbers: Tensor  # their numbers in the reference, which give the teacher's logits
+    language: Tensor  # their languages
 
     @property
     def counts(self) -> Tensor:
@@ -81,7 +76,6 @@ class Teacher:
         recomputed: Sequence[nn.Module] = (),
         device: str = "cpu",
     ) -> None:
-        """`recomputed` are the blocks that drop what they compute, and compute it again in the backward pass."""
         self.text, self._reference, self._device = reference.text, reference, device
         self._student: Split = split_for(student, self.text, device=device)  # as body and head
         self._numbers = positions_by_window(self.text)  # by window, where its predictions are in the reference
@@ -184,7 +178,6 @@ class ModelDistillation:
         return self.teacher.damage(self.split.held_out)
 
     def report(self, state: LearningState) -> None:
-        """Reports the step, and the language with the most damage."""
         if self.progress is not None:
             damage = state.history[-1].damage
             worst = int(np.argmax(damage))

@@ -72,7 +72,6 @@ class LearnableCodes(nn.Module):
         return W.T if self.transposed else W
 
     def codes_at(self, offsets: Tensor) -> Tensor:
-        """Returns the codes at these offsets, in their type, which has all codes."""
         return offsets.round().add_(self.first_codes).clamp_(self.lowest, self.highest)
 
     def scales_at(self, log_scales: Tensor) -> Tensor:
@@ -89,10 +88,7 @@ class LearnableCodes(nn.Module):
 def learnable_codes(
     model: PreTrainedModel, weights: Mapping[str, Weight], start: Mapping[str, tuple[Codes, Grid]]
 ) -> Iterator[dict[str, LearnableCodes]]:
-    """Gives learnable codes that replace the named weights, which are released and must be loaded again.
-
-    The rest of the model stays as it is and gets no gradients.
-    """
+    """Gives learnable codes that replace the named weights, which must be loaded again; nothing else gets gradients."""
     modules = dict(model.named_modules())
     model.requires_grad_(False)
     attached: dict[str, LearnableCodes] = {}

@@ -19,14 +19,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fairbits.forward.recorder import removed_hooks
 from fairbits.quantization.learned import adam_cpu, adam_gpu
 from fairbits.quantization.learned.adam_cpu import BETAS, EPSILON, AdamMoments, AdamStep
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
 
-SCALE_RATE = 0.1
-"""Learning rate of the logarithms of scales, as a share of the rate of offsets."""
-SEEDS = 1_000_003
-"""More than there are steps or layers, so that each has different random numbers."""
+SCALE_RATE = 0.1  # learning rate of the logarithms of scales, as a share of the rate of offsets
+SEEDS = 1_000_003  # more than there are steps or layers, so that each has different random numbers
 
 
 class CodeOptimizer:
@@ -44,7 +43,6 @@ class CodeOptimizer:
         self._finite: list[Tensor] = []
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns all that a step reads and changes, by name, to be saved."""
         tensors: dict[str, Tensor] = {}
         for name, learned in self._codes.items():
             moments, scales = vars(self.moments[name]), self.scales.state[learned.log_scales]
@@ -55,7 +53,6 @@ class CodeOptimizer:
 
     @torch.no_grad()
     def restore(self, saved: Mapping[str, Tensor], *, step: int) -> None:
-        """Takes up the values that were saved after a step."""
         self.step = step
         for name, tensor in self.tensors().items():
             tensor.copy_(saved[name])
@@ -66,10 +63,7 @@ class CodeOptimizer:
         self._share, self._finite = share, []
 
     def end_step(self) -> bool:
-        """Updates all that still has a gradient; returns whether all gradients of the step were finite.
-
-        Weights whose gradient is NaN or infinite do not move.
-        """
+        """Returns whether all gradients were finite, after updating all that still has one."""
         for index, (name, learned) in enumerate(self._codes.items()):
             if learned.offsets.grad is not None:
                 self._update_offsets(name, index, learned.offsets)
@@ -83,21 +77,12 @@ class CodeOptimizer:
 
     @contextmanager
     def update_in_backward(self) -> Iterator[None]:
-        """Updates the offsets of a layer as soon as its gradient is there: no two layers have gradients at a time.
-
-        For steps with a single backward pass.
-        """
-        handles = [
-            learned.offsets.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                partial(self._update_offsets, name, index)
-            )
-            for index, (name, learned) in enumerate(self._codes.items())
-        ]
-        try:
+        """Updates a layer as soon as its gradient is there, so that no two have one; for a single backward pass."""
+        with removed_hooks() as handles:
+            for index, (name, learned) in enumerate(self._codes.items()):
+                update = partial(self._update_offsets, name, index)
+                handles.append(learned.offsets.register_post_accumulate_grad_hook(update))  # type: ignore[no-untyped-call]
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @torch.no_grad()
     def _update_offsets(self, name: str, index: int, offsets: Tensor) -> None:

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch
-from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Recorder, measuring_points
+from fairbits.forward.recorder import PassSettings, Recorder, measuring_points, removed_hooks
 from fairbits.forward.statistics import measuring_dtype, run_pass
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
@@ -77,16 +76,12 @@ class _OutputGradients(Recorder):
 
     @contextmanager
     def attached(self, block: int | None = None) -> Iterator[None]:
-        chosen = [point for point in self.points if block is None or point.block == block]
-        handles = [
-            self._modules[point.module].register_forward_hook(self._hook(int(point.block or 0), point.stack))
-            for point in chosen
-        ]
-        try:
+        with removed_hooks() as handles:
+            for point in self.points:
+                if block is None or point.block == block:
+                    hook = self._hook(int(point.block or 0), point.stack)
+                    handles.append(self._modules[point.module].register_forward_hook(hook))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _hook(self, block: int, stack: str) -> Any:
         def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:

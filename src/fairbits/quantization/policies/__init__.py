@@ -39,10 +39,7 @@ def find_policy(name: str) -> Policy:
 
 
 def check(policy: str, chosen: Mapping[str, Any], *, spell: Callable[[str], str] = str) -> None:
-    """Raises if a policy does not take one of the chosen options, lacks one, or takes one only with another.
-
-    `spell` returns how the user writes an option.
-    """
+    """Raises if a policy cannot be given the chosen options; `spell` returns how the user writes an option."""
     options = find_policy(policy).options
     for name in chosen:
         if name not in options:

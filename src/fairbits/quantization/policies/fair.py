@@ -16,8 +16,7 @@ from fairbits.quantization.policies.precision import ALLOWED, AVG_BITS, SENSITIV
 
 GPU_ROWS, GPU_TOKENS = 32, 16384
 """Defaults on a GPU, which reads 32 windows in about the time of one: windows per step, tokens per language."""
-CPU_BLOCK_STEPS = 100
-"""Default for the blocks of a larger model on a CPU, where a step takes half a second."""
+CPU_BLOCK_STEPS = 100  # default for the blocks of a larger model on a CPU, where a step takes half a second
 
 
 @policy(tokens=4 * TOKENS)

@@ -21,19 +21,13 @@ from fairbits.text.mix import parse_weights
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option besides its name, type and default: it annotates a parameter of a policy.
-
-    `default`     the default in words, for a parameter that is None by default
-    `needs`       another option, without which this one has no effect
-    `instead_of`  another option, which cannot be given together with this one
-    `language`    whether the value names a language
-    """
+    """What is known of an option besides its name, type and default: it annotates a parameter of a policy."""
 
     help: str
-    default: str = ""
-    needs: str = ""
-    instead_of: str = ""
-    language: bool = False
+    default: str = ""  # the default in words, for a parameter that is None by default
+    needs: str = ""  # another option, without which this one has no effect
+    instead_of: str = ""  # another option, which cannot be given together with this one
+    language: bool = False  # whether the value names a language
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,6 @@ class PolicyOption:
 
     @property
     def words(self) -> tuple[Any, ...]:
-        """The words, or numbers, that it allows by name."""
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
     def parse(self, text: str, name: str | None = None) -> Any:
@@ -88,11 +81,7 @@ class PolicyOption:
 
 
 def parse_bits(text: str, name: str) -> list[int]:
-    """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both.
-
-    >>> parse_bits("4,3", "bits"), parse_bits("2..4,8", "bits")
-    ([4, 3], [2, 3, 4, 8])
-    """
+    """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both."""
     bits: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("..")]
@@ -158,19 +147,13 @@ TOKENS = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy: a function of evidence and the common options, whose keyword-only parameters are its own options.
-
-    `reads_text`   whether it needs text of every language
-    `reads_audit`  whether it can take κ of the blocks from an audit
-    `tokens`       how many tokens of every language it reads by default
-    `fixes`        common options that it decides itself
-    """
+    """A policy: a function of evidence and the common options, whose keyword-only parameters are its own options."""
 
     function: Callable[..., Plan]
-    reads_text: bool = True
-    reads_audit: bool = False
-    tokens: int = TOKENS
-    fixes: tuple[str, ...] = ()
+    reads_text: bool = True  # whether it needs text of every language
+    reads_audit: bool = False  # whether it can take κ of the blocks from an audit
+    tokens: int = TOKENS  # how many tokens of every language it reads by default
+    fixes: tuple[str, ...] = ()  # common options that it decides itself
 
     def __call__(self, evidence: Evidence, options: PolicyOptions, **extra: Any) -> Plan:
         """Returns the plan; options are not checked against each other here, see `decide`."""
@@ -182,7 +165,6 @@ class Policy:
 
     @cached_property
     def options(self) -> Mapping[str, PolicyOption]:
-        """The common options that it does not fix, then its own."""
         parameters = signature(self.function).parameters.values()
         return {name: option for name, option in COMMON.items() if name not in self.fixes} | {
             parameter.name: PolicyOption.of(parameter.name, parameter.annotation, parameter.default)

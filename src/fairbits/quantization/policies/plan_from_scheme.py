@@ -28,10 +28,7 @@ def plan_from_scheme(
     settings: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan in which all blocks have one scheme, and languages the weights `pi`.
-
-    Block l has `bits[l]` bits, `options.bits` if None.
-    """
+    """Returns the plan in which all blocks have one scheme, languages the weights `pi`, and block l `bits[l]` bits."""
     checkpoint = evidence.checkpoint
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
     common = {key: value for key, value in asdict(options).items() if key != "calibration"}
@@ -83,7 +80,6 @@ def _bits(weight: Weight, options: PolicyOptions) -> int | None:
 
 
 def _in_order(evidence: Evidence) -> Iterator[Weight]:
-    """Yields embeddings, the linear layers of the blocks, and the linear layers after them."""
     architecture = evidence.checkpoint.architecture
     outside = [weight for weight in architecture.weights.values() if weight.block is None]
     yield from (weight for weight in outside if weight.role == "embedding")
@@ -115,7 +111,6 @@ def check_layers(evidence: Evidence, options: PolicyOptions) -> None:
 
 
 def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str]:
-    """Yields what a reader must know about layers that are kept, and about embedding and head."""
     architecture = evidence.checkpoint.architecture
     blocks = [weight for weight in architecture.weights.values() if weight.block is not None]
     experts = sum(weight.linear and not weight.is_control and not weight.is_quantizable for weight in blocks)

@@ -26,10 +26,8 @@ from fairbits.quantization.policies.clipping import OBJECTIVE
 from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
 from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 
-HIGH = 8
-"""Bits of a protected block."""
-TAU = 100.0
-"""The research notes write τ without a number; this one gives the blocks that they name."""
+HIGH = 8  # bits of a protected block
+TAU = 100.0  # the research notes write τ without a number; this one gives the blocks that they name
 WIDTHS = (3, 4, 5, 6, 8)
 
 RoundingOption = Annotated[Rounding, Option("how weights are rounded")]
@@ -159,10 +157,7 @@ def allocate(
     sensitivity: Annotated[How, Option(SENSITIVITY)] = "predicted",
     rounding: RoundingOption = "gptq",
 ) -> Plan:
-    """Returns the bits with the least mean or worst damage, or regret, among all with `avg_bits` bits on average.
-
-    The average is over the codes of the blocks' linear layers; scales, embedding and head are not counted.
-    """
+    """Returns the bits with the least mean or worst damage, or regret, at `avg_bits` bits on average."""
     one_of("objective", objective, get_args(Objective))
     one_of("sensitivity", sensitivity, get_args(How))
     scheme = input_weighted(options, rounding)
@@ -223,11 +218,7 @@ def protect(
     sets: Annotated[int, Option("number of random sets of blocks to compare with")] = 20,
     rounding: RoundingOption = "gptq",
 ) -> Plan:
-    """Returns 8 bits for the k blocks with the least expected damage, and compares that set with random ones.
-
-    The choice assumes that the damages of blocks add up. The chosen set and `sets` random ones of its size are then
-    measured as a whole.
-    """
+    """Returns 8 bits for the k blocks with the least expected damage, and measures that set and `sets` random ones."""
     whole("the number of blocks", evidence.n_blocks, least=2)
     whole("k", k, least=1, most=evidence.n_blocks - 1)
     whole("sets", sets, least=0)

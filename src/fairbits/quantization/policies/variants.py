@@ -18,25 +18,16 @@ class Variant:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the policy needs text of every language."""
         return find_policy(self.policy).reads_text
 
     def at(self, bits: int) -> dict[str, Any]:
-        """Returns its options at a number of bits; a policy that takes mean bits is given these.
-
-        >>> variant("protect:k=2").at(4), variant("allocate").at(4)
-        ({'bits': 4, 'k': 2}, {'avg_bits': 4})
-        """
+        """Returns its options at a number of bits; a policy that takes mean bits is given these."""
         names = find_policy(self.policy).bits_options
         return {next((name for name in names if name in self.options), names[0]): bits, **self.options}
 
 
 def variant(text: str) -> Variant:
-    """Returns the policy and its options in name:option=value:…; the parts of a list are joined by plus signs.
-
-    >>> variant("gptq:mix=english").options, variant("gptq:mix=eng=2+fra=1").options
-    ({'mix': 'english'}, {'mix': {'eng': 2.0, 'fra': 1.0}})
-    """
+    """Returns the policy and its options in name:option=value:…; the parts of a list are joined by plus signs."""
     name, *parts = str(text).split(":")
     policy = find_policy(name)
     allowed = [option for option in policy.options if option != policy.bits_options[0]]  # which every caller sets

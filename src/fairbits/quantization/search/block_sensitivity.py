@@ -19,16 +19,12 @@ from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-NOT_ROUNDED = 0
-"""The bits that stand for a block with its original weights."""
+NOT_ROUNDED = 0  # the bits that stand for a block with its original weights
 PER_CHANNEL = "block sensitivity was determined with one scale per channel, not per tensor"
 
 
 def nearest_scheme(bits: int, group: Group) -> Scheme:
-    """Returns absmax rounding to nearest; per channel if the group is the tensor (PER_CHANNEL).
-
-    An exact clip without input statistics can destroy a block of a real language model; a plan's own clip has them.
-    """
+    """Returns absmax rounding to nearest: an exact clip that ignores the inputs can destroy a block."""
     return Scheme(bits, group=within_rows(group), clip="absmax", grid="twos")
 
 
@@ -42,10 +38,7 @@ def predicted_sensitivity(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Returns the predicted damage of every block by its bits, from one pass over the calibration text.
-
-    Linear layers that policies do not round are excluded.
-    """
+    """Returns the predicted damage of every block by its bits, from one pass, for layers that policies round."""
     schemes = tuple(nearest_scheme(width, group) for width in bits)
     measured = collect_statistics(
         checkpoint, corpus, request=request, schemes=schemes, device=device, progress=progress
@@ -65,10 +58,7 @@ def _notes(group: Group) -> tuple[str, ...]:
 
 
 class LossTrial:
-    """A loaded model, and its loss on a text before any weight was replaced.
-
-    `reference_nll` and `predicted` have one entry per document: the loss in nats, and the predicted tokens.
-    """
+    """A loaded model, and the loss and predicted tokens of every document before any weight was replaced."""
 
     def __init__(self, checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu") -> None:
         self.swapped, self.text = SwappedModel.load(checkpoint, device=device), text

@@ -82,11 +82,7 @@ def _check_documents(text: TokenizedText, check: TokenizedText) -> None:
 
 
 def update_weights(pi: Floats, damage: Floats, *, rate: float, least: float) -> Floats:
-    """Returns π·exp(η (d − mean d) / mean |d|), normalised, none below `least`.
-
-    >>> update_weights(np.array([0.5, 0.5]), np.array([3.0, 1.0]), rate=1.0, least=0.0).round(3).tolist()
-    [0.731, 0.269]
-    """
+    """Returns π·exp(η (d − mean d) / mean |d|), normalised, none below `least`."""
     scale = float(np.abs(damage).mean()) or 1.0  # not the mean itself, which noise can make negative
     raised = pi * np.exp(np.clip(rate * (damage - damage.mean()) / scale, -5.0, 5.0))
     # what the floor adds is taken from the others in proportion
@@ -117,10 +113,7 @@ def _subset(text: TokenizedText, kept: NDArray[np.bool_]) -> TokenizedText:
 
 
 def is_better(new: Floats, old: Floats, *, predicted: Floats, text: TokenizedText, seed: int) -> bool:
-    """Returns whether the worst language loses less in 95 % of the resamples of documents.
-
-    `new`, `old` are the added nats and `predicted` the predicted tokens of every document.
-    """
+    """Returns whether the worst language loses less in 95 % of the resamples of documents, given their added nats."""
     pair = [_replicates(added, predicted, text, seed=seed) for added in (new, old)]  # both draw the same documents
     worst = [(resampled.value + resampled.deviation).max(1) for resampled in pair]
     return bool(np.quantile(worst[0] - worst[1], CONFIDENCE) < 0)
