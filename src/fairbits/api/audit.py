@@ -224,7 +224,6 @@ def _audited_model(
 
 
 def _notes_on_foreign_text(proxies: Mapping[str, Redundancy]) -> list[str]:
-    """Returns a note on the languages whose predicted damage should not be trusted."""
     foreign = [code for code, proxy in proxies.items() if proxy.foreign]
     if not foreign:
         return []

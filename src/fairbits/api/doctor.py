@@ -35,7 +35,6 @@ class Package:
 
     @property
     def met(self) -> bool:
-        """Whether it is installed, new enough, and can be imported."""
         if self.installed is None or self.broken is not None:
             return False
         return Requirement(self.needed).specifier.contains(self.installed, prereleases=True)
@@ -50,12 +49,10 @@ class Extra:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The packages that are missing or too old."""
         return tuple(package.needed for package in self.packages if not package.met)
 
     @property
     def command(self) -> str:
-        """The command that installs it."""
         return f'pip install "fairbits[{self.name}]"'
 
 
@@ -86,7 +83,6 @@ class Examination:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What must be fixed before fairbits works, and how."""
         bad = [package for package in self.required if not package.met]
         problems = [f"{package.needed} is required, but {_state(package)}" for package in bad]
         if bad:
@@ -97,7 +93,6 @@ class Examination:
         return tuple(problems)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         extras = {extra.name: {"missing": extra.missing, "command": extra.command} for extra in self.extras}
         required = [{**asdict(package), "met": package.met} for package in self.required]
         return {
@@ -129,11 +124,7 @@ def examine() -> Examination:
 
 
 def requirements(extra: str | None) -> list[Requirement]:
-    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included.
-
-    >>> "torch" in [need.name for need in requirements(None)], [need.name for need in requirements("datasets")]
-    (True, ['datasets'])
-    """
+    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included."""
     listed: dict[str, Requirement] = {}
     for need in map(Requirement, _own_requirements()):
         plain = need.marker is None or need.marker.evaluate({"extra": ""})
@@ -194,7 +185,6 @@ def _state(package: Package) -> str:
 
 
 def _memory() -> str:
-    """Returns how much memory is free, where the system reports it."""
     table = Path("/proc/meminfo")
     if not table.is_file():
         return "unknown"
@@ -204,7 +194,6 @@ def _memory() -> str:
 
 
 def _places() -> Iterator[Place]:
-    """Yields the caches and the current directory."""
     if _import_problem("huggingface_hub") is None:
         from huggingface_hub import constants
 
@@ -230,7 +219,6 @@ def _path_from_home(path: Path) -> str:
 
 
 def _devices() -> tuple[str, ...]:
-    """Returns the devices that torch can use."""
     if _import_problem("torch") is not None:
         return ("unknown: torch cannot be imported",)
     from fairbits.models.device import describe_devices
@@ -239,7 +227,6 @@ def _devices() -> tuple[str, ...]:
 
 
 def _server(devices: tuple[str, ...]) -> str:
-    """Returns whether vLLM can serve quantized models on this machine."""
     try:
         version = metadata.version(SERVER)
     except metadata.PackageNotFoundError:

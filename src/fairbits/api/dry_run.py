@@ -55,21 +55,17 @@ class ResourceEstimate:
 
     @property
     def seconds(self) -> float:
-        """The time of the whole job."""
         return sum(map(self.time, self.stages))
 
     @property
     def held(self) -> Held:
-        """The most that is held at a time."""
         return overall(self.stages)
 
     @property
     def shortages(self) -> tuple[ResourceShortage, ...]:
-        """What does not fit."""
         return shortages(self.stages, self.capacity)
 
     def parts(self, stage: Stage) -> dict[str, float]:
-        """Returns the seconds of every kind of work in a stage."""
         return {kind: amount / self.rates[kind] for kind, amount in stage.work.items() if amount}
 
     def time(self, stage: Stage) -> float:
@@ -78,7 +74,6 @@ class ResourceEstimate:
         return max(parts.pop("written", 0.0), sum(parts.values()))
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the estimate for JSON."""
         stages = [
             {
                 "stage": stage.name,

@@ -86,7 +86,6 @@ def _repeated(
     device: str,
     progress: Progress | None,
 ) -> Scores:
-    """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
     signature = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
     named = DECLARATION if signature.text == "udhr" else signature.text  # the name of its corpus
     corpus = open_corpus(named if text is None else text, signature.languages)
@@ -186,7 +185,6 @@ def _ids(tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...]) -> list[lis
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
-    """Returns the notes on a model, except those that start with `but`."""
     notes = [note for note in checkpoint.notes if but is None or not note.startswith(but)]
     if role == "quantized":  # what is said of a reference from a GGUF file
         notes = [

@@ -46,7 +46,6 @@ class Workload(Generic[Settings]):
     smaller: Callable[[Settings], Kinds[Settings]]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Returns the stages of the job."""
         return tuple(self.stages_for(self.settings))
 
 
@@ -108,11 +107,7 @@ def smaller_requests(request: TextRequest, name: str = "--tokens") -> Kinds[Text
 
 
 def halves(number: int, *, least: int) -> Iterator[int]:
-    """Yields half of a number, half of that and so on, not below `least`.
-
-    >>> list(halves(100, least=20))
-    [50, 25]
-    """
+    """Yields half of a number, half of that and so on, not below `least`."""
     while number // 2 >= least:
         number //= 2
         yield number

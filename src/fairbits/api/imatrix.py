@@ -37,7 +37,6 @@ class LanguageImatrices:
     notes: tuple[str, ...] = ()
 
     def save(self, out: str | Path | None = None, *, per_language: str | Path | None = None) -> tuple[Path, ...]:
-        """Returns the paths of the files after writing them, all or none: `out`, and `per_language`/CODE.gguf."""
         targets = imatrix_targets(out, per_language, self.languages)
         every = [self.mix, *self.languages.values()] if out is not None else list(self.languages.values())
         contents = {path: matrix.to_bytes() for path, matrix in zip(targets, every, strict=False)}

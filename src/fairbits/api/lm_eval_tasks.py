@@ -61,7 +61,6 @@ class TaskFiles:
     notes: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, object]:
-        """Returns the same for JSON."""
         return {"directory": str(self.directory), "groups": self.groups, "items": self.items, "notes": list(self.notes)}
 
 
@@ -127,7 +126,6 @@ def write_tasks(
 
 
 def _free_directory(out: str | Path) -> Path:
-    """Returns the directory to write to, which must be new or empty."""
     path = Path(out).absolute()
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a directory to write the tasks to")
@@ -137,7 +135,6 @@ def _free_directory(out: str | Path) -> Path:
 
 
 def _items(kind: str, documents: Iterable[str], limit: int | None, seed: int) -> list[dict[str, str]]:
-    """Returns the rows of data of one language."""
     texts = list(documents)
     ordered = [texts[i] for i in sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))]
     if kind == BPB:

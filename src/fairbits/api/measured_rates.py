@@ -152,7 +152,6 @@ class Clock:
         return measured
 
     def _round_block(self, plan: Plan, text: TokenizedText | None) -> float:
-        """Returns the seconds of the measured block, by the mean over several blocks if they are fast."""
         model, spent, rounded = self.counter.model, 0.0, 0.0
         how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside, "on_device": True}
         walk: Any = round_model(self._plain, replace(plan, learning=None), **how)
@@ -196,7 +195,6 @@ class Clock:
 
     @torch.no_grad()
     def _compared(self) -> float:
-        """Returns the positions in a second at which the logits of two models are computed and compared."""
         head, share = self._head()
         count = 64 if not self.counter.gpu else 1024
         x = torch.randn(count, head.in_features, device=self.counter.device)
@@ -213,7 +211,6 @@ class Clock:
     # files
 
     def _loaded(self) -> float:
-        """Returns the weights that are read, widened and moved in a second."""
         done, begin = 0, self._now()
         for info, tensor in self.counter.checkpoint.stream():
             tensor.to(self.counter.device, torch.float32)
@@ -223,7 +220,6 @@ class Clock:
         return done / (self._now() - begin)
 
     def _hashed(self) -> float:
-        """Returns the bytes of the model that are read and hashed in a second."""
         done, digest, begin = 0, hashlib.sha256(), self._now()
         for _, _, part in read_bytes(self.counter.checkpoint.files.values()):
             digest.update(part)

@@ -72,7 +72,6 @@ class BlockSize:
 
     @classmethod
     def of(cls, block: Block, checkpoint: Checkpoint, expert_share: float) -> "BlockSize":
-        """Returns the sizes of a block."""
         layers = [(layer, layer.shape[-2] * (layer.stacked or 1), layer.shape[-1]) for layer in block.linears.values()]
         shares = [1.0 if layer.expert is None and layer.stacked is None else expert_share for layer, _, _ in layers]
         reached = list(zip(layers, shares, strict=True))
@@ -102,7 +101,6 @@ class ModelSize:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "ModelSize":
-        """Returns the sizes of a checkpoint, from the headers of its files."""
         architecture, config = checkpoint.architecture, checkpoint.config.get_text_config()
         experts = next((count for name in EXPERT_COUNTS if (count := getattr(config, name, None))), 0)
         share = min(int(getattr(config, "num_experts_per_tok", None) or experts) / experts, 1.0) if experts else 1.0
@@ -119,7 +117,6 @@ class ModelSize:
 
     @cached_property
     def largest(self) -> BlockSize:
-        """The block with the most weights."""
         return max(self.blocks, key=lambda block: block.weights)
 
     @cached_property
@@ -134,7 +131,6 @@ class ModelSize:
 
     @cached_property
     def rounded(self) -> int:
-        """The weights of all blocks that policies round."""
         return sum(block.rounded for block in self.blocks)
 
 
@@ -149,7 +145,6 @@ class TextSize:
 
     @classmethod
     def of(cls, text: TokenizedText) -> "TextSize":
-        """Returns the size of a text."""
         predicted = sum(label != NO_LABEL for window in text.windows for label in window.main.labels)
         positions = sum(window.length for window in text.windows)
         return cls(len(text.windows), positions, predicted, len(text.languages))
@@ -198,12 +193,10 @@ class WorkCounter:
 
     @cached_property
     def model(self) -> ModelSize:
-        """The sizes of the model."""
         return ModelSize.of(self.checkpoint)
 
     @cached_property
     def gpu(self) -> bool:
-        """Whether the device is a GPU."""
         return is_gpu(self.device)
 
     @cached_property
@@ -241,7 +234,6 @@ class WorkCounter:
         return Stage("audit", work, self.on_device(held, NUMBER * model.largest.weights))
 
     def rounding(self, plan: Plan, text: TokenizedText | None, *, name: str, written: bool) -> Stage:
-        """Returns rounding, which holds a block, the states of the text, H and its factor, and codes to be written."""
         model, largest, weights = self.model, self.model.largest, self.checkpoint.architecture.weights
         rounded = sum(prod(weights[layer].shape) for layer in plan.schemes)
         work = {f"rounded {plan.policy}": rounded / max(model.measured.rounded, 1)}

@@ -94,7 +94,6 @@ def _make(
     device: str,
     progress: Progress | None,
 ) -> Overlays:
-    """Returns the overlays for a base."""
     # the answers of the model are written to disk before the base is loaded: both are never in memory
     with ReferenceModel.on_text(checkpoint, words, device=device, progress=progress) as reference:
         builder = OverlayBuilder(
@@ -151,7 +150,6 @@ def overlays_for(
 
 
 def _overlay_per_language(overlays: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
-    """Returns an overlay for every language, with the patches of the one that serves it."""
     patches = {overlay.name: overlay.patches for overlay in overlays} | {BASE: ()}
     return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
 
@@ -166,11 +164,6 @@ def _summary(damage: Mapping[str, float]) -> dict[str, float]:
 
 
 def _name(cluster: Cluster) -> str:
-    """Returns the name of an overlay: its language, or the first of them and how many more.
-
-    >>> _name(("heb_Hebr",)), _name(("eng_Latn", "fra_Latn", "deu_Latn"))
-    ('heb_Hebr', 'eng_Latn-and-2')
-    """
     return cluster[0] if len(cluster) == 1 else f"{cluster[0]}-and-{len(cluster) - 1}"
 
 

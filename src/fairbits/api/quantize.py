@@ -220,22 +220,18 @@ class _Draft:
 
     @property
     def saved(self) -> Path:
-        """Where learning saves its state."""
         return self.writer.draft / LEARNING
 
     def finished(self, index: int | None) -> RoundedBlock | None:
-        """Returns a block that is finished already, None for the others."""
         block = _finished_block(self.writer, index)
         if block is not None:
             self.earlier.add(index)
         return block
 
     def add(self, block: RoundedBlock) -> None:
-        """Writes a block."""
         self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
 
     def finish(self, done: Plan, progress: Progress | None) -> Plan:
-        """Returns the plan with the size of the checkpoint, after writing what is missing."""
         result = replace(done, size_bytes=self.writer.size_bytes)
         self.writer.finish({"plan.json": result.as_bytes()}, progress=progress)
         return result

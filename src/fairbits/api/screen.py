@@ -93,7 +93,6 @@ class Row:
     problem: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the row for JSON."""
         w = self.weights
         return {
             "target": self.target,
@@ -121,11 +120,9 @@ class Screening:
 
     @property
     def complete(self) -> bool:
-        """Whether every model could be opened and measured."""
         return all(row.problem is None for row in self.rows)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the table for JSON."""
         return {
             "schema": SCHEMA,
             "fairbits": __version__,
@@ -136,7 +133,6 @@ class Screening:
 
 
 def _measure_with_text(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
-    """Returns the results of an audit that need text."""
     audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
     values = [
         {code: estimate.value for code, estimate in estimates.items()}

@@ -37,7 +37,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of the task."""
         return f"{self.variant.name}, {self.bits} bits, seed {self.calibration.seed}"
 
 
@@ -79,7 +78,6 @@ class TrialWork:
             yield do
 
     def settings(self, trial: Trial) -> dict[str, Any]:
-        """Returns everything that decides the result of a trial."""
         return {
             "fairbits": __version__,
             "model": self.checkpoint.fingerprint,

@@ -94,7 +94,6 @@ def compare(
 
 
 def _parse_seeds(text: str) -> list[int]:
-    """Returns the seeds in a list with commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds is {text!r:.40}; it must be whole numbers such as 0,1,2")

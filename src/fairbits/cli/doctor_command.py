@@ -56,7 +56,6 @@ def _facts(examination: Examination) -> Iterator[tuple[str, Cell]]:
 
 
 def _package(package: Package) -> Cell:
-    """Returns a package with its version, and the problem if there is one."""
     if package.met:
         return [f"{package.name} {package.installed}", (f"  ({package.needed})", "dim")]
     if package.broken is not None:

@@ -138,18 +138,13 @@ def _write_notes(verdict: GateResult, junit_file: Path | None) -> None:
 
 
 def _refuse(arguments: Mapping[str, Any], why: str) -> None:
-    """Raises if one of the arguments is given."""
     for name, value in arguments.items():
         if value:
             raise InputError(f"{name} {why}")
 
 
 def languages_by_task(pairs: Iterable[str]) -> dict[str, str]:
-    """Returns the language of each task, or pattern of tasks.
-
-    >>> languages_by_task(["xwinograd_jp=jpn"])
-    {'xwinograd_jp': 'jpn'}
-    """
+    """Returns the language of each task, or pattern of tasks."""
     languages: dict[str, str] = {}
     for pair in pairs:
         task, equals, language = (part.strip() for part in pair.partition("="))

@@ -94,7 +94,6 @@ def generate(
 
 
 def _read_prompts() -> list[str]:
-    """Returns the lines of stdin that are not blank."""
     stream = typer.get_binary_stream("stdin")
     if stream.isatty() and not err.quiet:
         print_notes(["enter one prompt per line; Ctrl-D ends the input"])

@@ -102,11 +102,7 @@ def imatrix(
 
 
 def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:
-    """Returns files with their weights, which are 1 where none is written.
-
-    >>> files_with_weights(["eng.gguf=2", "fra.gguf"])
-    [('eng.gguf', 2.0), ('fra.gguf', 1.0)]
-    """
+    """Returns files with their weights, which are 1 where none is written."""
     files = []
     for argument in arguments:
         file, equals, weight = argument.rpartition("=")

@@ -44,11 +44,7 @@ def languages(
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
-    """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it.
-
-    >>> [(row["texts"], row["detected"]) for row in language_data(find_languages(["fin", "heb"]))]
-    [(['declaration', 'help'], True), (['declaration'], True)]
-    """
+    """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it."""
     with_text = {name: set(available()) for name, (_, available) in EMBEDDED.items()}
     detected = set(detectable_languages())
     rows = []

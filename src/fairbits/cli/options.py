@@ -132,11 +132,7 @@ def write_out(path: Path | None, save: Callable[[Path], object]) -> None:
 
 
 def spell_flag(option: str) -> str:
-    """Returns the flag of an option.
-
-    >>> spell_flag("avg_bits")
-    '--avg-bits'
-    """
+    """Returns the flag of an option."""
     return f"--{option.replace('_', '-')}"
 
 
@@ -146,11 +142,7 @@ def split_names(names: str | None) -> list[str] | None:
 
 
 def parse_group(text: str) -> Group:
-    """Returns how many weights share a scale, or channel.
-
-    >>> parse_group("64"), parse_group("channel")
-    (64, 'channel')
-    """
+    """Returns how many weights share a scale, or channel."""
     if text != "channel" and not text.isdecimal():
         raise InputError(f"--group is {text!r:.40}; it must be a number of weights, such as 128, or channel")
     return "channel" if text == "channel" else int(text)
@@ -167,9 +159,6 @@ def language_notes(names: Iterable[str]) -> list[str]:
     """Returns a note on each name of a language in the catalog that is not its code: how it was understood.
 
     Names that the catalog does not hold are left to the text that has them.
-
-    >>> language_notes(["he", "fra_Latn", "my-dialect"])
-    ['he → Hebrew, heb_Hebr (BCP-47 code)']
     """
     names = list(names)
     resolved = [resolve_language(name, user_codes=user_codes(names)) for name in names]

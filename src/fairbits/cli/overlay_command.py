@@ -111,11 +111,7 @@ def overlay(
 
 
 def parse_budget(text: str) -> float:
-    """Returns a share that is written in percent, or as a number up to 1.
-
-    >>> parse_budget("5%"), parse_budget("0.05")
-    (0.05, 0.05)
-    """
+    """Returns a share that is written in percent, or as a number up to 1."""
     written = text.strip()
     try:
         share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
@@ -147,7 +143,6 @@ def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
 
 
 def _overlay_table(overlays: Overlays) -> Table:
-    """Returns one row per stored set of rows."""
     record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
     text, base = record["text"], record["base_bytes"]
     amount = f"{count_of(len(overlays.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
@@ -211,7 +206,6 @@ def _language_table(overlays: Overlays) -> Table:
 
 
 def _cluster_table(record: Mapping[str, Any]) -> Table:
-    """Returns one row per number of clusters that was tried."""
     tried: Mapping[str, Mapping[str, float]] = record["tried"]
     number = NumberFormat(max(row["worst"] for row in tried.values()))
     rows: list[tuple[Cell, ...]] = [

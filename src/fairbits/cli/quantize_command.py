@@ -52,7 +52,6 @@ def _recorded_options(plan: Plan) -> dict[str, Any]:
 
 
 def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
-    """Returns an option as a plan would record it."""
     if name == "languages":
         return sorted(language.code for language in find_languages(value, user_codes=own))
     if name == "language":
@@ -159,7 +158,6 @@ def _estimate(
 
 
 def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
-    """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, chosen))
     plan = None if draft is None else draft_plan(draft) or finished_plan(draft)
@@ -173,7 +171,6 @@ def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_alone(plan_file: Path, chosen: dict[str, Any]) -> Path:
-    """Returns the plan's file if no option is chosen that the plan has decided."""
     decided = policy_options.decided_flags(chosen)
     if decided:
         raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")

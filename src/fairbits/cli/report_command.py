@@ -102,7 +102,6 @@ def report(
 
 
 def _form(form: str | None, as_json: bool) -> str | None:
-    """Returns the form that an option names; None if no option does."""
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form!r:.20} contradict each other; give one of them")
     if form is not None and form not in FORMS:

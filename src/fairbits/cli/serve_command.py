@@ -94,7 +94,6 @@ def serve(
 
 
 def _model_name(base: str, wanted: str | None) -> str:
-    """Returns the name of the model for clients."""
     name = wanted if wanted is not None else Path(base).resolve().name if Path(base).exists() else base
     if not name or not name.isprintable():
         raise InputError(f"--name is {name!r:.40}; it must consist of printable characters")

@@ -29,16 +29,10 @@ class CriticalBits:
     high: float
 
     def text(self, bits: Sequence[int]) -> str:
-        """Returns it as text, where `bits` are the widths of the sweep.
-
-        >>> CriticalBits(3.42, 3.1, 8.0).text(range(2, 9))
-        '3.4 [3.1, >8]'
-        """
         value, low, high = (bits_text(number, bits) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}]"
 
     def as_data(self, bits: Sequence[int]) -> dict[str, Any]:
-        """Returns it for JSON; the text shows whether an end is open."""
         return asdict(self) | {"text": self.text(bits)}
 
 
@@ -116,9 +110,4 @@ def notes_sentence(measured: CriticalBits, max_kappa: float, *, bits: Sequence[i
 
 
 def _named(codes: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are.
-
-    >>> _named(["a", "b", "c", "d", "e", "f"])
-    'a, b, c, d and 2 more'
-    """
     return ", ".join(codes[:NAMED]) + (f" and {len(codes) - NAMED} more" if len(codes) > NAMED else "")

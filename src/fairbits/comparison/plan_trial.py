@@ -68,7 +68,6 @@ class PlanTrial:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the model."""
         return self.swapped.checkpoint
 
     @property

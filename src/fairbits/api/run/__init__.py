@@ -50,7 +50,6 @@ class FinishedRun:
 
     @property
     def page(self) -> Path:
-        """The path of the HTML report."""
         return (self.directory / REPORTS[0]).absolute()
 
 
@@ -125,7 +124,6 @@ class _Stages:
     progress: Progress
 
     def audit(self) -> None:
-        """Predicts the damage of rounding to nearest with the same bits and group."""
         settings = self.place.settings
         if self.place.has_audit():
             self.finished("audit.json", None)
@@ -141,7 +139,6 @@ class _Stages:
             ).save(self.place.file("audit.json"))
 
     def quantize(self) -> None:
-        """Writes the quantized model, after the blocks that an interrupted run has finished."""
         settings, out = self.place.settings, self.place.file("model")
         if self.place.has_model():
             self.finished("model", None)
@@ -205,7 +202,6 @@ class _Stages:
         return scores
 
     def sweep(self, scores: Mapping[str, Scores]) -> None:
-        """Writes the sweep of the policy over all bits, one of which is that of the written model."""
         settings = self.place.settings
         if not settings.widths:
             return
@@ -240,7 +236,6 @@ class _Stages:
         self.finished(what, time.perf_counter() - start)
 
     def _try(self, trial: PlanTrial, plan: Plan, name: str) -> Scores:
-        """Returns the scores of a plan that is never written, with the notes on the plan."""
         result = trial.run(plan, name=name, progress=self.progress)
         fallbacks = [f"{layer.name}: {note}" for layer in result.plan.results for note in layer.notes]
         more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []

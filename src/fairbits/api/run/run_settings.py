@@ -87,17 +87,14 @@ class RunSettings:
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the audit: round to nearest with the same bits and group."""
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
     def setting(self) -> EvaluationSetting:
-        """The text and task that all models are evaluated on."""
         return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the result apart from model, policy and text."""
         return {
             "bits": self.bits,
             "group": self.group,
@@ -116,12 +113,10 @@ class RunSettings:
 
     @property
     def baseline_files(self) -> dict[str, Variant]:
-        """The baselines by the file of their scores."""
         return {f"baselines/{file_name(baseline.name)}.json": baseline for baseline in self.baselines}
 
     @property
     def bits_files(self) -> dict[str, int]:
-        """The other bit widths by the file of their scores."""
         return {f"widths/{bits}.json": bits for bits in self.widths}
 
     @property
@@ -131,7 +126,6 @@ class RunSettings:
         return baselines | {file: (self.policy, bits) for file, bits in self.bits_files.items()}
 
     def record(self) -> RunFile:
-        """Returns the content of run.json before anything is done."""
         return RunFile(
             fairbits=__version__,
             versions=versions() | {THREADS: str(torch.get_num_threads())},
@@ -145,7 +139,6 @@ class RunSettings:
         )
 
     def options(self, policy: Variant, bits: int) -> dict[str, Any]:
-        """Returns the options with which a policy decides."""
         return {"group": self.group, "embeddings": self.embeddings, **policy.at(bits)}
 
     def plan(self, policy: Variant, bits: int, *, with_text: bool, progress: Progress | None) -> Plan:
@@ -240,7 +233,6 @@ def prepare_run(
 def _possible_bits(
     checkpoint: Checkpoint, corpus: Corpus, policy: Variant, widths: Iterable[int], common: dict[str, Any]
 ) -> tuple[list[int], list[str]]:
-    """Returns the bit widths that a policy can have, and a note on each of the others."""
     kept, notes = list[int](), list[str]()
     for bits in widths:
         try:
@@ -262,11 +254,7 @@ def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) ->
 
 
 def file_name(name: str) -> str:
-    """Returns the name of a variant as a file name without suffix.
-
-    >>> file_name("gptq:mix=eng=2+fra=1")
-    'gptq-mix-eng-2+fra-1'
-    """
+    """Returns the name of a variant as a file name without suffix."""
     plain = re.sub(r"[^\w.+]", "-", name)
     return plain if len(plain) <= LONGEST_NAME else f"{plain[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:8]}"
 
@@ -324,7 +312,6 @@ def run_workload(settings: RunSettings, out: str | Path) -> Workload[RunSettings
 
 
 def _stages(settings: RunSettings) -> Iterator[Stage]:
-    """Yields the stages of a run, in the order in which they run."""
     counter, texts = WorkCounter(settings.checkpoint, settings.device), dict[Any, TokenizedText]()
 
     def text(request: TextRequest, languages: Iterable[str]) -> TokenizedText:
@@ -364,7 +351,6 @@ def _stages(settings: RunSettings) -> Iterator[Stage]:
 
 
 def _smaller_runs(settings: RunSettings) -> Iterator[list[tuple[str, RunSettings]]]:
-    """Yields kinds of smaller runs: learning in blocks, less text, shorter windows."""
     policy = settings.policy
     if "model_steps" in find_policy(policy.policy).options and policy.options.get("model_steps") != 0:
         parts = [part for part in policy.name.split(":") if not part.startswith("model_steps=")]
