@@ -68,10 +68,7 @@ def audit(
     instance("scheme", scheme, Scheme)
     size = partial(TextSize.requested, checkpoint=checkpoint, corpus=corpus)
     workload = audit_workload(checkpoint, size, request, device=device)
-    with (
-        within_memory(workload, device=device, progress=progress) as show,
-        _hash_meanwhile(checkpoint) as hashing,
-    ):
+    with within_memory(workload, device=device, progress=progress) as show, _hash_meanwhile(checkpoint) as hashing:
         measured = collect_statistics(
             checkpoint,
             corpus,
@@ -170,11 +167,7 @@ def _pattern(measured: ActivationStatistics, kind: PointKind, measure: Measure) 
 
 def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
     frame = LanguageFrame(
-        measured.lang,
-        measured.document,
-        values=bits(measured.nll),
-        weights=measured.size_bytes,
-        resamples=RESAMPLES,
+        measured.lang, measured.document, values=bits(measured.nll), weights=measured.size_bytes, resamples=RESAMPLES
     )
     estimates = frame.by_language()
     return {code: estimates[code] for code in measured.languages}

@@ -95,13 +95,7 @@ class Examination:
     def as_data(self) -> dict[str, Any]:
         extras = {extra.name: {"missing": extra.missing, "command": extra.command} for extra in self.extras}
         required = [{**asdict(package), "met": package.met} for package in self.required]
-        return {
-            "schema": SCHEMA,
-            **asdict(self),
-            "required": required,
-            "extras": extras,
-            "problems": self.problems,
-        }
+        return {"schema": SCHEMA, **asdict(self), "required": required, "extras": extras, "problems": self.problems}
 
 
 def examine() -> Examination:

@@ -24,8 +24,7 @@ def evaluate(
         ),
     ],
     reference: Annotated[
-        str,
-        typer.Option(help="The model before quantization.", metavar="MODEL", autocompletion=completion.model),
+        str, typer.Option(help="The model before quantization.", metavar="MODEL", autocompletion=completion.model)
     ],
     languages: options.Languages = None,
     text: options.TextFrom = None,

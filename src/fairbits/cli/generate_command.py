@@ -17,8 +17,7 @@ from fairbits.text.detect import undetectable_notes
 def generate(
     base: options.Base,
     prompts: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT"),
+        list[str] | None, typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT")
     ] = None,
     overlays: Annotated[
         Path | None,

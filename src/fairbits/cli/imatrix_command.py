@@ -47,8 +47,7 @@ def imatrix(
     merge: Annotated[
         list[str] | None,
         typer.Option(
-            help="Merge files instead, one --merge for each: a file and its weight (default: 1).",
-            metavar="FILE=WEIGHT",
+            help="Merge files instead, one --merge for each: a file and its weight (default: 1).", metavar="FILE=WEIGHT"
         ),
     ] = None,
     tokens: options.Tokens = 4096,

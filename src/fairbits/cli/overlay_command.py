@@ -36,8 +36,7 @@ def overlay(
         ),
     ],
     out_directory: Annotated[
-        Path | None,
-        options.out_option("DIR", help="The directory to write; by default overlays/ in --base."),
+        Path | None, options.out_option("DIR", help="The directory to write; by default overlays/ in --base.")
     ] = None,
     languages: options.Languages = None,
     budget: Annotated[

@@ -79,8 +79,7 @@ def quantize(
     languages: options.Languages = None,
     audit: policy_options.AuditOption = None,
     plan_file: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE"),
+        Path | None, typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE")
     ] = None,
     resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
     text: options.TextFrom = None,
@@ -140,13 +139,7 @@ def quantize(
 
 
 def _estimate(
-    checkpoint: Checkpoint,
-    chosen: dict[str, Any],
-    *,
-    out: Path,
-    plan_file: Path | None,
-    resume: bool,
-    device: str,
+    checkpoint: Checkpoint, chosen: dict[str, Any], *, out: Path, plan_file: Path | None, resume: bool, device: str
 ) -> ResourceEstimate:
     """Returns what the quantization takes, by a plan that exists or is still to be made."""
     device = compute.choose_device(device, earlier=draft_device(out) if resume else None)

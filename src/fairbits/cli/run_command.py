@@ -70,20 +70,15 @@ def run(
     bits: options.Bits = 4,
     widths: Annotated[
         str | None,
-        typer.Option(
-            help="More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).",
-            metavar="LIST",
-        ),
+        typer.Option(help="More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).", metavar="LIST"),
     ] = None,
     group: policy_options.PlanGroup = None,
     embeddings: policy_options.Embeddings = None,
     tokens: Annotated[
-        int | None,
-        typer.Option(help="Calibration tokens per language (default: 4096; demo: 512).", metavar="N"),
+        int | None, typer.Option(help="Calibration tokens per language (default: 4096; demo: 512).", metavar="N")
     ] = None,
     evaluation_tokens: Annotated[
-        int | None,
-        typer.Option(help="Evaluation tokens per language (default: 8192; demo: 1536).", metavar="N"),
+        int | None, typer.Option(help="Evaluation tokens per language (default: 8192; demo: 1536).", metavar="N")
     ] = None,
     sequence: options.Sequence = 512,
     seed: options.Seed = 0,

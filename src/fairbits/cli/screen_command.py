@@ -24,9 +24,7 @@ def screen(
     languages: Annotated[
         str | None,
         typer.Option(
-            help="Also measure C2 and D̂, in these languages.",
-            metavar="CODES",
-            autocompletion=completion.languages,
+            help="Also measure C2 and D̂, in these languages.", metavar="CODES", autocompletion=completion.languages
         ),
     ] = None,
     text: Annotated[

@@ -26,8 +26,7 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. If other machines can reach it, give --api-key-file too.",
-            metavar="ADDRESS",
+            help="Address to listen on. If other machines can reach it, give --api-key-file too.", metavar="ADDRESS"
         ),
     ] = "127.0.0.1",
     port: Annotated[

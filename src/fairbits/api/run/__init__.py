@@ -171,11 +171,7 @@ class _Stages:
         device = settings.device
         with self.timed("answers of the reference"):
             reference = ReferenceModel.on_corpus(
-                settings.checkpoint,
-                settings.corpus,
-                request=settings.evaluation,
-                device=device,
-                progress=self.progress,
+                settings.checkpoint, settings.corpus, request=settings.evaluation, device=device, progress=self.progress
             )
         with reference:
             if SCORES_FILE not in scores:

@@ -268,11 +268,7 @@ def recorded_device(out: str | Path) -> str | None:
 def _check_out(out: str | Path, settings: RunSettings) -> None:
     """Raises if the quantized model cannot be written or has no room, unless it is already there."""
     target = Path(out) / "model"
-    shape: dict[str, Any] = {
-        "bits": settings.bits,
-        "group": settings.group,
-        "embeddings": settings.embeddings,
-    }
+    shape: dict[str, Any] = {"bits": settings.bits, "group": settings.group, "embeddings": settings.embeddings}
     if target.is_symlink():
         raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
     if target.exists():
