@@ -3,14 +3,12 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from fairbits.api.fit import audit_workload, within_memory
-from fairbits.api.memory_needed import TextSize
+from fairbits.api.fit import text_workload, within_memory
 from fairbits.auditing.audit_file import FORM, AuditedModel
 from fairbits.auditing.damage import RESAMPLES, predicted_damage
 from fairbits.auditing.record import HEADLINE, Audit
@@ -66,8 +64,7 @@ def audit(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
-    size = partial(TextSize.requested, checkpoint=checkpoint, corpus=corpus)
-    workload = audit_workload(checkpoint, size, request, device=device)
+    workload = text_workload("audit", checkpoint, corpus, request, device=device)
     with within_memory(workload, device=device, progress=progress) as show, _hash_meanwhile(checkpoint) as hashing:
         measured = collect_statistics(
             checkpoint,

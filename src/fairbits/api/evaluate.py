@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from fairbits.api.fit import evaluate_workload, within_memory
-from fairbits.api.memory_needed import TextSize
+from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
@@ -68,8 +66,7 @@ def evaluate(
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
-    size = partial(TextSize.requested, checkpoint=before, corpus=corpus)
-    workload = evaluate_workload(before, size, request, device=device)
+    workload = text_workload("evaluate", before, corpus, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,

@@ -27,18 +27,13 @@ from fairbits.quantization.plan import Learning, Plan
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-NUMBER = 4
-"""Bytes of a float32."""
+NUMBER = 4  # bytes of a float32
 FACTOR_COPIES, LOGIT_COPIES, LAYER_COPIES = 5, 6, 6
 """Copies of H while it is factorized, of the logits of a batch in a loss, and of a matrix while it is rounded."""
-BLOCKS_BEHIND = 2
-"""Blocks whose codes wait to be written."""
-LEARNING_BYTES = limits.LEARNED_WEIGHT_BYTES + 6
-"""Bytes for each weight that is learned, with its gradient in bfloat16 and the result in float32."""
-CLIP_TOKENS = 32
-"""About how many tokens the transcript of a clip of ten seconds has."""
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""The names that configurations have for the number of experts."""
+BLOCKS_BEHIND = 2  # whose codes wait to be written
+LEARNING_BYTES = limits.LEARNED_WEIGHT_BYTES + 6  # of a weight: with its gradient in bfloat16 and the result in float32
+CLIP_TOKENS = 32  # of the transcript of a clip of ten seconds, about
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # names in configurations
 
 Work = Mapping[str, float]
 """Amounts of work by kind; `dry_run` measures how much of each kind this machine does in a second.
