@@ -118,7 +118,13 @@ def build_audit(
     """Returns the audit of one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
     patterns = {
-        (kind, measure): _pattern(measured, kind, measure)
+        (kind, measure): Pattern(
+            measured.lang,
+            measured.document,
+            sums=measured.sums(kind, measure),
+            tokens=measured.sums(kind, "positions"),
+            resamples=RESAMPLES,
+        )
         for kind in PATTERNS
         for measure in MEASURES
         if measured.blocks(kind)
@@ -133,7 +139,7 @@ def build_audit(
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
-        model=_audited_model(checkpoint, corpus, measured, notes=notes, request=request),
+        model=_audited_model(checkpoint, corpus, measured, request, notes),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -149,16 +155,6 @@ def build_audit(
         weighted_error=activation_weighted(h, errors, block_of=block_of, languages=measured.languages),
         certificate=certificate(h, errors, languages=measured.languages),
         damage=damage,
-    )
-
-
-def _pattern(measured: ActivationStatistics, kind: PointKind, measure: Measure) -> Pattern:
-    return Pattern(
-        measured.lang,
-        measured.document,
-        sums=measured.sums(kind, measure),
-        tokens=measured.sums(kind, "positions"),
-        resamples=RESAMPLES,
     )
 
 
@@ -187,12 +183,7 @@ def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]
 
 
 def _audited_model(
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    measured: ActivationStatistics,
-    *,
-    notes: Iterable[str],
-    request: TextRequest,
+    checkpoint: Checkpoint, corpus: Corpus, measured: ActivationStatistics, request: TextRequest, notes: Iterable[str]
 ) -> AuditedModel:
     sizes = estimated_size_notes(measured.estimated, len(measured.lang))
     notes = [*checkpoint.notes, *corpus.notes, *sizes, *measured.notes, *notes]

@@ -25,8 +25,7 @@ from fairbits.text.documents import Documents
 from fairbits.text.reading import DECLARATION, open_corpus
 from fairbits.text.text_request import TextRequest
 
-COMPARED = 64
-"""Documents of each language that both tokenizers must split into the same tokens."""
+COMPARED = 64  # documents of each language that both tokenizers must split into the same tokens
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
 
 

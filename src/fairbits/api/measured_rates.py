@@ -8,7 +8,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -205,8 +205,13 @@ class Clock:
 
     def _hashed(self) -> float:
         digest, parts = hashlib.sha256(), read_bytes(self.counter.checkpoint.files.values())
-        hashed = ((part, digest.update(part)) for _, _, part in parts)
-        return self._rate(len(part) for part, _ in hashed)
+
+        def hashed() -> Iterator[int]:
+            for _, _, part in parts:
+                digest.update(part)
+                yield len(part)
+
+        return self._rate(hashed())
 
     def _written(self) -> float:
         """Returns the bytes that reach the disk in a second; the file has no name, and is gone afterwards."""

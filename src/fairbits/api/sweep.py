@@ -40,16 +40,12 @@ from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     import pandas
-    from transformers import PreTrainedTokenizerBase
 
-THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
-"""Thresholds by default: about 1 % of the loss of a good model."""
+THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}  # about 1 % of a good loss
 REMARK = (
     "Their width depends on κ alone and on no threshold; "
     "the measured one depends on the threshold, the policy and the group (001-17)."
 )
-
-
 LEGEND = (
     "B*: critical bit width, below which the damage exceeds the threshold; log damage is interpolated linearly between "
     "bit widths, and 95 % intervals come from resampling documents. The intervals of the damage are in the JSON."
@@ -136,13 +132,8 @@ class Sweep(Shown):
         return CriticalBits(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
 
     @property
-    def _ends(self) -> tuple[float, float]:
-        """The smallest and the largest width, which stand for everything beyond them too."""
+    def _ends(self) -> tuple[float, float]:  # which stand for everything beyond them too
         return float(self.bits[0]), float(self.bits[-1])
-
-    @property
-    def predicted(self) -> float:
-        return critical_bits(self.max_kappa)
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -206,7 +197,7 @@ class Sweep(Shown):
             "gap": {str(bits): gap.to_dict() for bits, gap in self.gaps.items()},
             "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
             "critical_width_of_gap": self.gap_width.as_data(self.bits),
-            "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
+            "founders": {"max_kappa": self.max_kappa, "critical_width": critical_bits(self.max_kappa)},
             "verdict": list(self.verdict),
             "notes": list(self.all_notes),
         }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairbits.api.audit import audit
 from fairbits.api.evaluate import checkpoint_scores
@@ -81,23 +82,10 @@ def run(
     comes first, as `usual_baselines` explains. The policy is also measured at the bit widths `widths`. The same call
     continues an interrupted run, to the same scores; another call needs another directory.
     """
-    settings = prepare_run(
-        model,
-        out=out,
-        policy=policy,
-        baselines=baselines,
-        bits=bits,
-        group=group,
-        embeddings=embeddings,
-        languages=languages,
-        text=text,
-        tokens=tokens,
-        evaluation_tokens=evaluation_tokens,
-        sequence=sequence,
-        seed=seed,
-        widths=widths,
-        device=device,
-    )
+    arguments: dict[str, Any] = {
+        name: value for name, value in locals().items() if name not in ("progress", "finished")
+    }
+    settings = prepare_run(**arguments)
     fitting = within_memory(run_workload(settings, out), device=settings.device, out=out, progress=progress)
     with fitting as show, open_directory(out, settings) as place:
         stages = _Stages(place, finished or (lambda *_: None), show)
@@ -110,9 +98,8 @@ def run(
             # a link in their place is replaced, not followed
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
-        return FinishedRun(
-            place.path, settings.policy.name, scores[SCORES_FILE], baseline_scores, written, place.notes()
-        )
+        policy, notes = settings.policy.name, place.notes()
+        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +177,8 @@ class _Stages:
                 for file, (policy, bits) in missing.items()
             }
             if missing:
-                swapped = SwappedModel.load(settings.checkpoint, device=device)
-                trial = PlanTrial(swapped, settings.corpus, reference, device)
+                model = SwappedModel.load(settings.checkpoint, device=device)
+                trial = PlanTrial(model, settings.corpus, reference, device)
             for file, (policy, bits) in missing.items():
                 with self.timed(file):
                     scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))

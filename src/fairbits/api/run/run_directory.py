@@ -28,8 +28,7 @@ from fairbits.reports.sources import RUN, SWEEP, RunFile, digest
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
-LONGEST = 40
-"""Characters of a setting that an error shows."""
+LONGEST = 40  # characters of a setting that an error shows
 IRRELEVANT = ("model", "notes", "schema", "versions", "written")
 """Keys of run.json that may differ between two runs with the same result."""
 
@@ -80,10 +79,9 @@ class RunDirectory:
 
     def has_model(self) -> bool:
         """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
-        check_free(
-            draft_lock(self.file("model")), self.file("model")
-        )  # which removes the lock of a process that is dead
-        clear_remains(self.file("model"))
+        model = self.file("model")
+        check_free(draft_lock(model), model)  # which removes the lock of a process that is dead
+        clear_remains(model)
         if self._is_sound("model", self._check_model):
             return True
         self._set_aside("model")
@@ -101,8 +99,7 @@ class RunDirectory:
                 file.unlink()
 
     def saved_scores(self, name: str) -> Scores | None:
-        file = self.file(name)
-        return Scores.load(file) if self._is_sound(name, lambda: self._check_scores(name)) else None
+        return Scores.load(self.file(name)) if self._is_sound(name, lambda: self._check_scores(name)) else None
 
     def has_sweep(self, sizes: Mapping[int, int]) -> bool:
         if self._is_sound("sweep.json", lambda: self._check_sweep(sizes)):

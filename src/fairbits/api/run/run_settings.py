@@ -53,19 +53,10 @@ REPORT_SECONDS = 2.0
 PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
-@dataclass(frozen=True)
-class Amounts:
-    """How much a run does by default: tokens per language, and the bit widths that it also measures."""
-
-    tokens: int
-    evaluation_tokens: int
-    widths: tuple[int, ...]
-
-
-DEMO_AMOUNTS = Amounts(512, 1536, (3, 8))
+USUAL_AMOUNTS = 4096, 8192, (2, 3, 6, 8)
+"""Tokens per language for calibration and for evaluation, and the bit widths that are measured too, by default."""
+DEMO_AMOUNTS = 512, 1536, (3, 8)
 """For the embedded model: enough to decide, and about three minutes on two cores."""
-USUAL_AMOUNTS = Amounts(4096, 8192, (2, 3, 6, 8))
-"""For a given model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,15 +181,15 @@ def prepare_run(
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
-    amounts = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
+    usual_tokens, usual_evaluation_tokens, usual_widths = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
     if model is None and languages is None and text is None:
         text = HELP
-    evaluated = amounts.evaluation_tokens if evaluation_tokens is None else evaluation_tokens
-    calibration = TextRequest("calibration", amounts.tokens if tokens is None else tokens, sequence, seed)
+    evaluated = usual_evaluation_tokens if evaluation_tokens is None else evaluation_tokens
+    calibration = TextRequest("calibration", usual_tokens if tokens is None else tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluated, sequence, seed)
     device = resolve_device(device, earlier=recorded_device(out))
     whole("bits", bits, least=2, most=8)
-    requested = listed("widths", amounts.widths if widths is None else widths)
+    requested = listed("widths", usual_widths if widths is None else widths)
     more_bits = sorted({whole("a width", width, least=2, most=8) for width in requested} - {bits})
     chosen = variant(policy)
     compared = None if baselines is None else [variant(name) for name in dict.fromkeys(listed("baselines", baselines))]
