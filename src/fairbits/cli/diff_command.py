@@ -15,9 +15,7 @@ from fairbits.models.checkpoint import Checkpoint
 
 def diff(
     a: options.Model,
-    b: Annotated[
-        str, typer.Argument(help="The model to compare with.", metavar="OTHER", autocompletion=completion.model)
-    ],
+    b: Annotated[str, options.argument("The model to compare with.", "OTHER", completion.model)],
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:

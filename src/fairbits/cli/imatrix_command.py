@@ -22,33 +22,31 @@ from fairbits.text.mix import parse_weights
 def imatrix(
     model: Annotated[
         str | None,
-        typer.Argument(
-            help="A directory, a .gguf file, a model id on the Hub, or embedded:tiny. Not with --merge.",
-            metavar="MODEL",
-            autocompletion=completion.model,
+        options.argument(
+            "A directory, a .gguf file, a model id on the Hub, or embedded:tiny. Not with --merge.",
+            "MODEL",
+            completion.model,
         ),
     ] = None,
     out_file: Annotated[
         Path | None, options.out_option("IMATRIX.gguf", help="The file to write, for the mix of the languages.")
     ] = None,
     per_language: Annotated[
-        Path | None, typer.Option(help="Also write one file per language into this directory.", metavar="DIR")
+        Path | None, options.option("Also write one file per language into this directory.", "DIR")
     ] = None,
     languages: options.Languages = None,
     text: options.TextFrom = None,
     weights: Annotated[
         str,
-        typer.Option(
-            help="Weights of the languages in the mix: equal, or numbers: eng=2,fra=1.",
-            metavar="equal|WEIGHTS",
-            autocompletion=completion.one_of("equal"),
+        options.option(
+            "Weights of the languages in the mix: equal, or numbers: eng=2,fra=1.",
+            "equal|WEIGHTS",
+            completion.one_of("equal"),
         ),
     ] = "equal",
     merge: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Merge files instead, one --merge for each: a file and its weight (default: 1).", metavar="FILE=WEIGHT"
-        ),
+        options.option("Merge files instead, one --merge for each: a file and its weight (default: 1).", "FILE=WEIGHT"),
     ] = None,
     tokens: options.Tokens = 4096,
     sequence: options.Sequence = 512,

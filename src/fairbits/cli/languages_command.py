@@ -21,10 +21,8 @@ from fairbits.text.reading import EMBEDDED
 def languages(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Codes or names, such as he, heb, Hebrew; by default all languages.",
-            metavar="NAME",
-            autocompletion=completion.language,
+        options.argument(
+            "Codes or names, such as he, heb, Hebrew; by default all languages.", "NAME", completion.language
         ),
     ] = None,
     as_json: options.Json = False,

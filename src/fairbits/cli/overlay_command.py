@@ -28,36 +28,29 @@ BEFORE_ROUNDING = "KL was measured before inputs were rounded."
 def overlay(
     model: options.Model,
     base: Annotated[
-        str,
-        typer.Option(
-            help="The quantized model that fairbits quantize made from MODEL.",
-            metavar="DIR",
-            autocompletion=completion.model,
-        ),
+        str, options.option("The quantized model that fairbits quantize made from MODEL.", "DIR", completion.model)
     ],
     out_directory: Annotated[
         Path | None, options.out_option("DIR", help="The directory to write; by default overlays/ in --base.")
     ] = None,
     languages: options.Languages = None,
     budget: Annotated[
-        str, typer.Option(help="Largest size of one overlay, as a share of the base's bytes.", metavar="SHARE")
+        str, options.option("Largest size of one overlay, as a share of the base's bytes.", "SHARE")
     ] = "5%",
     clusters: Annotated[
-        int | None, typer.Option(help="Number of overlays; by default held-out text decides.", metavar="N", min=1)
+        int | None, options.option("Number of overlays; by default held-out text decides.", "N", min=1)
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
-            help="What an overlay stores for a row: its residual, new codes, or new scales (steps).",
-            metavar="residual|codes|steps",
-            autocompletion=completion.one_of(*FORMS),
+        options.option(
+            "What an overlay stores for a row: its residual, new codes, or new scales (steps).",
+            "residual|codes|steps",
+            completion.one_of(*FORMS),
         ),
     ] = "residual",
     activations: Annotated[
         int | None,
-        typer.Option(
-            help="Also round the inputs of linear layers to this number of bits, 2 to 8.", metavar="BITS", min=2, max=8
-        ),
+        options.option("Also round the inputs of linear layers to this number of bits, 2 to 8.", "BITS", min=2, max=8),
     ] = None,
     text: options.TextFrom = None,
     tokens: options.Tokens = 2048,

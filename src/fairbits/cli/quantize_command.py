@@ -79,7 +79,7 @@ def quantize(
     languages: options.Languages = None,
     audit: policy_options.AuditOption = None,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE")
+        Path | None, options.option("Execute this plan. Only --text may be given with it.", "FILE", flag="--plan")
     ] = None,
     resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
     text: options.TextFrom = None,

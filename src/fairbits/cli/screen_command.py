@@ -15,21 +15,17 @@ from fairbits.text.reading import open_corpus
 def screen(
     models: Annotated[
         list[str],
-        typer.Argument(
-            help="Directories, .gguf files, model ids on the Hub (ID or ID@REVISION), or embedded:tiny.",
-            metavar="MODEL",
-            autocompletion=completion.model,
+        options.argument(
+            "Directories, .gguf files, model ids on the Hub (ID or ID@REVISION), or embedded:tiny.",
+            "MODEL",
+            completion.model,
         ),
     ],
     languages: Annotated[
-        str | None,
-        typer.Option(
-            help="Also measure C2 and D̂, in these languages.", metavar="CODES", autocompletion=completion.languages
-        ),
+        str | None, options.option("Also measure C2 and D̂, in these languages.", "CODES", completion.languages)
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option(help="Also measure C2 and D̂, on this text.", metavar="PATH|NAME", autocompletion=completion.text),
+        str | None, options.option("Also measure C2 and D̂, on this text.", "PATH|NAME", completion.text)
     ] = None,
     bits: options.Bits = 4,
     trust_remote_code: options.Trust = False,
