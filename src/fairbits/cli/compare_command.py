@@ -81,10 +81,7 @@ def compare(
             progress=show,
         )
     options.write_out(out_file, comparison.save)
-    if as_json:
-        print_json(comparison.as_data())
-    else:
-        print_tables(comparison.tables())
+    print_json(comparison.as_data()) if as_json else print_tables(comparison.tables())
 
 
 def _parse_seeds(text: str) -> list[int]:

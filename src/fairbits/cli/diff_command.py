@@ -28,10 +28,7 @@ def diff(
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:
         comparison = run_diff(*both, progress=show)
-    if as_json:
-        print_json(comparison.as_data())
-    else:
-        print_tables(diff_tables(comparison))
+    print_json(comparison.as_data()) if as_json else print_tables(diff_tables(comparison))
 
 
 def diff_tables(comparison: ModelDiff) -> list[Table]:

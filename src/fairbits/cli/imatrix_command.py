@@ -92,10 +92,7 @@ def imatrix(
         measured.save(out_file, per_language=per_language)
         result, notes = measured.mix, measured.notes
     print_notes(notes)
-    if as_json:
-        print_json(imatrix_data(result))
-    else:
-        print_tables([imatrix_table(result)])
+    print_json(imatrix_data(result)) if as_json else print_tables([imatrix_table(result)])
 
 
 def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:

@@ -35,10 +35,7 @@ def languages(
     """
     chosen = find_languages(names) if names else catalog()
     print_notes((*options.language_notes(names or ()), *unlisted_notes(chosen)))
-    if as_json:
-        print_json(language_data(chosen))
-    else:
-        print_tables([language_table(chosen)])
+    print_json(language_data(chosen)) if as_json else print_tables([language_table(chosen)])
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:

@@ -103,10 +103,7 @@ def mix(
             result = even_experts(checkpoint, result, one_in=times, device=compute.choose_device(device), progress=show)
     options.write_out(out_file, result.save)
     print_notes((*options.language_notes(names or ()), *result.notes))
-    if as_json:
-        print_json(result.manifest)
-    else:
-        print_tables([mix_table(result)])
+    print_json(result.manifest) if as_json else print_tables([mix_table(result)])
 
 
 def mix_table(mix: Mix) -> Table:

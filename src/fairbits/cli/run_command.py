@@ -149,10 +149,7 @@ def _print_run(run: FinishedRun, *, as_json: bool) -> None:
 
 def _print_runs(result: FinishedRuns, *, as_json: bool) -> None:
     """Prints one row per model; an error ends the command if any of them failed."""
-    if as_json:
-        print_json(runs_data(result))
-    else:
-        print_tables(runs_tables(result))
+    print_json(runs_data(result)) if as_json else print_tables(runs_tables(result))
     if result.failed:
         name, problem = next(iter(result.failed.items()))
         count = f"{len(result.failed)} of {count_of(len(result.failed) + len(result.runs), 'model')}"

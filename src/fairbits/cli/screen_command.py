@@ -41,10 +41,7 @@ def screen(
     corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
         screening = run_screen(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
-    if as_json:
-        print_json(screening.as_data())
-    else:
-        print_tables([screen_table(screening)])
+    print_json(screening.as_data()) if as_json else print_tables([screen_table(screening)])
     if not screening.complete:
         raise typer.Exit(2)
 

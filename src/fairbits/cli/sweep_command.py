@@ -77,7 +77,4 @@ def sweep(
             progress=show,
         )
     options.write_out(out_file, result.save)
-    if as_json:
-        print_json(result.as_data())
-    else:
-        print_tables(result.tables())
+    print_json(result.as_data()) if as_json else print_tables(result.tables())

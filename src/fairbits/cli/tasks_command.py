@@ -53,10 +53,7 @@ def tasks(
         name=name,
     )
     print_notes(written.notes)
-    if as_json:
-        print_json(written.as_data())
-    else:
-        print_tables([tasks_table(written)])
+    print_json(written.as_data()) if as_json else print_tables([tasks_table(written)])
 
 
 def tasks_table(written: TaskFiles) -> Table:

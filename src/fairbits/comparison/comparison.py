@@ -228,10 +228,8 @@ class PolicyEntry:
 class PolicyContrast:
     """Damage of a policy minus that of another at the same width, paired by document.
 
-    `mean` and `worst` are the differences of the mean and of the largest damage. `p` tests that the mean does not
-    differ, and `p_holm` is the same corrected by Holm's method over all contrasts of the comparison. The worst has no
-    p, because its interval is a heuristic where several languages may be the worst. `better` and `worse` are the
-    languages with a significant difference, by Holm's method over the languages of this contrast.
+    `p` tests that the mean does not differ; `p_holm` is corrected by Holm's method over all contrasts. The worst has no p, because its interval is a heuristic where several languages may be the worst. `better` and
+    `worse` are the languages with a significant difference, by Holm's method over the languages of this contrast.
     """
 
     policy: str
@@ -332,9 +330,12 @@ class Comparison(Shown):
         widths = list(dict.fromkeys(entry.bits for entry in self.entries))
         seeds = (dim(SEEDS),) if self._has_seeds else ()
         tables = [self._table(bits) for bits in widths]
-        tables[0] = replace(
-            tables[0], title=self._heading(), above=(*self._about(), "", [(f"{widths[0]} bits", "bold")])
-        )
+        frame = self.entries[0].frame
+        amounts = f"{count_of(len(frame.languages), 'language')}, {count_of(len(frame.document), 'document')}"
+        text = dim(f"evaluation text of {self.settings['text']}: {amounts}")
+        about = f"group {self.settings['group']}, {MEASURE_LABELS[self.measure]}"
+        title: Cell = [(self.model, "bold cyan"), "  ", (about, "bold")]
+        tables[0] = replace(tables[0], title=title, above=(text, "", [(f"{widths[0]} bits", "bold")]))
         tables[-1] = replace(tables[-1], below=(dim(LEGEND), *seeds))
         contrasts = [self._contrast_table()] if self.contrasts else []
         return [*tables, *contrasts, *notes_table(self._all_notes())]
@@ -342,15 +343,6 @@ class Comparison(Shown):
     @property
     def _has_seeds(self) -> bool:
         return len(self.entries[0].frames) > 1
-
-    def _heading(self) -> Cell:
-        about = f"group {self.settings['group']}, {MEASURE_LABELS[self.measure]}"
-        return [(self.model, "bold cyan"), "  ", (about, "bold")]
-
-    def _about(self) -> tuple[Cell, ...]:
-        frame = self.entries[0].frame
-        amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
-        return (dim(f"evaluation text of {self.settings['text']}: {', '.join(amounts)}"),)
 
     def _table(self, bits: int) -> Table:
         """Returns one row per policy, and below it the ranges over several seeds."""

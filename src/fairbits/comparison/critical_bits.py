@@ -11,10 +11,8 @@ from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import positive
 from fairbits.kurtosis.checklist import critical_bits
 
-FLOOR = 100.0
-"""Damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm."""
-NAMED = 4
-"""Languages that a sentence names at most."""
+FLOOR = 100.0  # damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm
+NAMED = 4  # languages that a sentence names at most
 
 
 @dataclass(frozen=True)
