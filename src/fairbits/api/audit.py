@@ -3,14 +3,12 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from fairbits.api.fit import audit_workload, within_memory
-from fairbits.api.memory_needed import TextSize
+from fairbits.api.fit import text_workload, within_memory
 from fairbits.auditing.audit_file import FORM, AuditedModel
 from fairbits.auditing.damage import RESAMPLES, predicted_damage
 from fairbits.auditing.record import HEADLINE, Audit
@@ -66,12 +64,8 @@ def audit(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
-    size = partial(TextSize.requested, checkpoint=checkpoint, corpus=corpus)
-    workload = audit_workload(checkpoint, size, request, device=device)
-    with (
-        within_memory(workload, device=device, progress=progress) as show,
-        _hash_meanwhile(checkpoint) as hashing,
-    ):
+    workload = text_workload("audit", checkpoint, corpus, request, device=device)
+    with within_memory(workload, device=device, progress=progress) as show, _hash_meanwhile(checkpoint) as hashing:
         measured = collect_statistics(
             checkpoint,
             corpus,
@@ -124,7 +118,13 @@ def build_audit(
     """Returns the audit of one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
     patterns = {
-        (kind, measure): _pattern(measured, kind, measure)
+        (kind, measure): Pattern(
+            measured.lang,
+            measured.document,
+            sums=measured.sums(kind, measure),
+            tokens=measured.sums(kind, "positions"),
+            resamples=RESAMPLES,
+        )
         for kind in PATTERNS
         for measure in MEASURES
         if measured.blocks(kind)
@@ -139,7 +139,7 @@ def build_audit(
     damage = {form: predicted_damage(measured, scheme, form=form, block_of=block_of) for form in FORMS}
     notes = (*_notes_on_foreign_text(proxies), *damage[FORM].interval_notes)
     return Audit(
-        model=_audited_model(checkpoint, corpus, measured, notes=notes, request=request),
+        model=_audited_model(checkpoint, corpus, measured, request, notes),
         scheme=scheme,
         measured=measured,
         moments=moments,
@@ -158,23 +158,9 @@ def build_audit(
     )
 
 
-def _pattern(measured: ActivationStatistics, kind: PointKind, measure: Measure) -> Pattern:
-    return Pattern(
-        measured.lang,
-        measured.document,
-        sums=measured.sums(kind, measure),
-        tokens=measured.sums(kind, "positions"),
-        resamples=RESAMPLES,
-    )
-
-
 def _bits_per_byte(measured: ActivationStatistics) -> dict[str, Estimate]:
     frame = LanguageFrame(
-        measured.lang,
-        measured.document,
-        values=bits(measured.nll),
-        weights=measured.size_bytes,
-        resamples=RESAMPLES,
+        measured.lang, measured.document, values=bits(measured.nll), weights=measured.size_bytes, resamples=RESAMPLES
     )
     estimates = frame.by_language()
     return {code: estimates[code] for code in measured.languages}
@@ -197,12 +183,7 @@ def language_redundancy(measured: ActivationStatistics) -> dict[str, Redundancy]
 
 
 def _audited_model(
-    checkpoint: Checkpoint,
-    corpus: Corpus,
-    measured: ActivationStatistics,
-    *,
-    notes: Iterable[str],
-    request: TextRequest,
+    checkpoint: Checkpoint, corpus: Corpus, measured: ActivationStatistics, request: TextRequest, notes: Iterable[str]
 ) -> AuditedModel:
     sizes = estimated_size_notes(measured.estimated, len(measured.lang))
     notes = [*checkpoint.notes, *corpus.notes, *sizes, *measured.notes, *notes]
@@ -224,7 +205,6 @@ def _audited_model(
 
 
 def _notes_on_foreign_text(proxies: Mapping[str, Redundancy]) -> list[str]:
-    """Returns a note on the languages whose predicted damage should not be trusted."""
     foreign = [code for code, proxy in proxies.items() if proxy.foreign]
     if not foreign:
         return []

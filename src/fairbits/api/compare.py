@@ -104,7 +104,6 @@ def compare(
 def _entry(
     policy: Variant, bits: int, remaining: Iterator[PlanResult], requests: list[TextRequest], measure: str, unit: str
 ) -> PolicyEntry:
-    """Returns one policy at one bit width from the next results; a single result stands for all seeds."""
     count = len(requests)
     results = list(islice(remaining, count)) if policy.reads_text else [next(remaining)] * count
     return PolicyEntry(

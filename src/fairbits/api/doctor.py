@@ -17,9 +17,7 @@ from fairbits.core.version import __version__
 
 SCHEMA = "fairbits.doctor/1"
 FOR_DEVELOPERS = ("dev", "docs")
-"""Extras for work on fairbits itself."""
-SERVER = "vllm"
-"""It needs its own versions of packages, and is best installed in its own environment: it is not an extra."""
+SERVER = "vllm"  # which needs its own versions of packages, and so its own environment: it is not an extra
 EMBEDDED = "bcc208af8cf242179f0d147301ba05a28041872e2f2982e15a3f67ec7ef7ef83"
 """The SHA-256 of the embedded model's files, as `digest_of` computes it."""
 
@@ -35,10 +33,15 @@ class Package:
 
     @property
     def met(self) -> bool:
-        """Whether it is installed, new enough, and can be imported."""
         if self.installed is None or self.broken is not None:
             return False
         return Requirement(self.needed).specifier.contains(self.installed, prereleases=True)
+
+    @property
+    def state(self) -> str:
+        if self.broken is not None:
+            return f"{self.installed} cannot be imported ({self.broken})"
+        return "is not installed" if self.installed is None else f"{self.installed} is installed"
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,10 @@ class Extra:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The packages that are missing or too old."""
         return tuple(package.needed for package in self.packages if not package.met)
 
     @property
     def command(self) -> str:
-        """The command that installs it."""
         return f'pip install "fairbits[{self.name}]"'
 
 
@@ -86,9 +87,8 @@ class Examination:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What must be fixed before fairbits works, and how."""
         bad = [package for package in self.required if not package.met]
-        problems = [f"{package.needed} is required, but {_state(package)}" for package in bad]
+        problems = [f"{package.needed} is required, but {package.state}" for package in bad]
         if bad:
             wanted = " ".join(f'"{package.needed}"' for package in bad)
             problems.append(f"fix it with: pip install {wanted}")
@@ -97,29 +97,27 @@ class Examination:
         return tuple(problems)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         extras = {extra.name: {"missing": extra.missing, "command": extra.command} for extra in self.extras}
         required = [{**asdict(package), "met": package.met} for package in self.required]
-        return {
-            "schema": SCHEMA,
-            **asdict(self),
-            "required": required,
-            "extras": extras,
-            "problems": self.problems,
-        }
+        return {"schema": SCHEMA, **asdict(self), "required": required, "extras": extras, "problems": self.problems}
 
 
 def examine() -> Examination:
     """Returns what is installed here; only required packages are imported, to see whether they work."""
     required = tuple(_package(requirement, imported=True) for requirement in requirements(None))
-    extras = tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in _extras())
-    devices = _devices()
+    names = metadata.metadata("fairbits").get_all("Provides-Extra") or []
+    names = sorted(names, key=lambda name: (name in FOR_DEVELOPERS, name))
+    devices: tuple[str, ...] = ("unknown: torch cannot be imported",)
+    if _import_problem("torch") is None:
+        from fairbits.models.device import describe_devices
+
+        devices = describe_devices()
     return Examination(
         fairbits=__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         required=required,
-        extras=extras,
+        extras=tuple(Extra(name, tuple(map(_package, requirements(name)))) for name in names),
         devices=devices,
         memory=_memory(),
         places=tuple(_places()),
@@ -129,13 +127,13 @@ def examine() -> Examination:
 
 
 def requirements(extra: str | None) -> list[Requirement]:
-    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included.
-
-    >>> "torch" in [need.name for need in requirements(None)], [need.name for need in requirements("datasets")]
-    (True, ['datasets'])
-    """
+    """Returns the requirements of fairbits, or of one of its extras; extras of extras are included."""
+    try:
+        lines = metadata.requires("fairbits") or []
+    except metadata.PackageNotFoundError:
+        raise InputError("fairbits is not installed: install it, in its source tree with pip install -e .") from None
     listed: dict[str, Requirement] = {}
-    for need in map(Requirement, _own_requirements()):
+    for need in map(Requirement, lines):
         plain = need.marker is None or need.marker.evaluate({"extra": ""})
         if plain != (extra is None) or not (plain or (need.marker and need.marker.evaluate({"extra": extra or ""}))):
             continue
@@ -149,22 +147,8 @@ def digest_of(directory: Path) -> str:
     digest = hashlib.sha256()
     files = sorted(path for path in directory.glob("*") if path.is_file() and path.name != "README.md")
     for path in files:
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name} {content}\n".encode())
+        digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest() if files else ""
-
-
-def _own_requirements() -> list[str]:
-    try:
-        return metadata.requires("fairbits") or []
-    except metadata.PackageNotFoundError:
-        raise InputError("fairbits is not installed: install it, in its source tree with pip install -e .") from None
-
-
-def _extras() -> list[str]:
-    names = metadata.metadata("fairbits").get_all("Provides-Extra") or []
-    return sorted(names, key=lambda name: (name in FOR_DEVELOPERS, name))
 
 
 def _package(needed: Requirement, *, imported: bool = False) -> Package:
@@ -177,7 +161,6 @@ def _package(needed: Requirement, *, imported: bool = False) -> Package:
 
 
 def _import_problem(name: str) -> str | None:
-    """Returns why a package, or something it needs, cannot be imported; None if it can."""
     try:
         import_module(name.replace("-", "_"))
     except Exception as error:  # a broken package may raise anything
@@ -185,16 +168,7 @@ def _import_problem(name: str) -> str | None:
     return None
 
 
-def _state(package: Package) -> str:
-    if package.installed is None:
-        return "is not installed"
-    if package.broken is not None:
-        return f"{package.installed} cannot be imported ({package.broken})"
-    return f"{package.installed} is installed"
-
-
 def _memory() -> str:
-    """Returns how much memory is free, where the system reports it."""
     table = Path("/proc/meminfo")
     if not table.is_file():
         return "unknown"
@@ -204,7 +178,6 @@ def _memory() -> str:
 
 
 def _places() -> Iterator[Place]:
-    """Yields the caches and the current directory."""
     if _import_problem("huggingface_hub") is None:
         from huggingface_hub import constants
 
@@ -213,45 +186,27 @@ def _places() -> Iterator[Place]:
         from fairbits.models.io.cache import cache_directory
 
         yield _place("converted models", cache_directory())
-    yield _place("this directory", Path.cwd(), with_size=False)
+    yield Place("this directory", ".", None, shutil.disk_usage(Path.cwd()).free)
 
 
-def _place(what: str, path: Path, *, with_size: bool = True) -> Place:
-    there = next(place for place in (path, *path.parents) if place.exists())
-    files = (file for file in path.rglob("*") if file.is_file() and not file.is_symlink()) if with_size else ()
-    holds = sum(file.stat().st_size for file in files) if with_size else None
-    return Place(what, _path_from_home(path) if with_size else ".", holds, shutil.disk_usage(there).free)
-
-
-def _path_from_home(path: Path) -> str:
-    """Returns a path without the name of the user, as a bug report is public."""
-    home = Path.home()
-    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
-
-
-def _devices() -> tuple[str, ...]:
-    """Returns the devices that torch can use."""
-    if _import_problem("torch") is not None:
-        return ("unknown: torch cannot be imported",)
-    from fairbits.models.device import describe_devices
-
-    return describe_devices()
+def _place(what: str, path: Path) -> Place:
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+    # without the name of the user, as a bug report is public
+    shown = f"~/{path.relative_to(Path.home()).as_posix()}" if path.is_relative_to(Path.home()) else str(path)
+    return Place(what, shown, size, shutil.disk_usage(existing).free)
 
 
 def _server(devices: tuple[str, ...]) -> str:
-    """Returns whether vLLM can serve quantized models on this machine."""
     try:
         version = metadata.version(SERVER)
     except metadata.PackageNotFoundError:
         return f"{SERVER} is not installed here; it can serve from another environment (pip install {SERVER})"
-    lacking = [package.needed for package in map(_package, _server_needs()) if not package.met]
+    needs = map(Requirement, metadata.requires(SERVER) or ())
+    packages = [_package(need) for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    lacking = [package.needed for package in packages if not package.met]
     if lacking:
         return f"{SERVER} {version} cannot serve: it needs {', '.join(lacking)}"
     if not any(device.startswith("cuda") for device in devices):
         return f"{SERVER} {version} is installed, but there is no CUDA device to serve from"
     return f"{SERVER} {version} is installed with everything it needs"
-
-
-def _server_needs() -> list[Requirement]:
-    needs = map(Requirement, metadata.requires(SERVER) or ())
-    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]

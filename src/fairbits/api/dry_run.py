@@ -7,9 +7,8 @@ when it gets faster.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,13 +16,12 @@ from fairbits.api.fit import (
     ResourceShortage,
     Workload,
     advice,
-    audit_workload,
-    evaluate_workload,
     existing_directory,
     free_here,
     overall,
     quantize_workload,
     shortages,
+    text_workload,
 )
 from fairbits.api.measured_rates import Clock
 from fairbits.api.memory_needed import Held, Stage, TextSize, WorkCounter
@@ -55,21 +53,17 @@ class ResourceEstimate:
 
     @property
     def seconds(self) -> float:
-        """The time of the whole job."""
         return sum(map(self.time, self.stages))
 
     @property
     def held(self) -> Held:
-        """The most that is held at a time."""
         return overall(self.stages)
 
     @property
     def shortages(self) -> tuple[ResourceShortage, ...]:
-        """What does not fit."""
         return shortages(self.stages, self.capacity)
 
     def parts(self, stage: Stage) -> dict[str, float]:
-        """Returns the seconds of every kind of work in a stage."""
         return {kind: amount / self.rates[kind] for kind, amount in stage.work.items() if amount}
 
     def time(self, stage: Stage) -> float:
@@ -78,7 +72,6 @@ class ResourceEstimate:
         return max(parts.pop("written", 0.0), sum(parts.values()))
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the estimate for JSON."""
         stages = [
             {
                 "stage": stage.name,
@@ -107,7 +100,18 @@ def _bytes(held: Held) -> dict[str, int]:
     return {name: round(amount) for name, amount in names.items()}
 
 
-def estimate_audit(
+def estimate_audit(model: Checkpoint, *, out: str | Path | None, **text: Any) -> ResourceEstimate:
+    """Returns what an audit takes."""
+    return _estimate("audit", model, out=out, **text)
+
+
+def estimate_evaluate(reference: Checkpoint, **text: Any) -> ResourceEstimate:
+    """Returns what an evaluation takes; the quantized model has the shape of its reference model."""
+    return _estimate("evaluate", reference, out=None, **text)
+
+
+def _estimate(
+    job: Literal["audit", "evaluate"],
     model: Checkpoint,
     *,
     out: str | Path | None,
@@ -116,30 +120,10 @@ def estimate_audit(
     text: str | Path | Corpus | None,
     request: TextRequest,
 ) -> ResourceEstimate:
-    """Returns what an audit takes."""
     corpus = open_corpus_for(model, text, languages)
     words = tokenize_corpus(model, corpus, request=request, least=1)
-    workload = audit_workload(model, partial(_size, words, request, model, corpus), request, device=device)
+    workload = text_workload(job, model, corpus, request, device=device, text=words)
     return estimate_workload(model, workload, words, device=device, out=out)
-
-
-def estimate_evaluate(
-    reference: Checkpoint,
-    *,
-    device: str,
-    languages: Iterable[str] | None,
-    text: str | Path | Corpus | None,
-    request: TextRequest,
-) -> ResourceEstimate:
-    """Returns what an evaluation takes; the quantized model has the shape of its reference model."""
-    corpus = open_corpus_for(reference, text, languages)
-    words = tokenize_corpus(reference, corpus, request=request, least=1)
-    workload = evaluate_workload(reference, partial(_size, words, request, reference, corpus), request, device=device)
-    return estimate_workload(reference, workload, words, device=device, out=None)
-
-
-def _size(text: TokenizedText, read: TextRequest, model: Checkpoint, corpus: Corpus, request: TextRequest) -> TextSize:
-    return TextSize.of(text) if request == read else TextSize.requested(request, model, corpus)
 
 
 def estimate_quantize(

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from fairbits.api.fit import evaluate_workload, within_memory
-from fairbits.api.memory_needed import TextSize
+from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
@@ -27,8 +25,7 @@ from fairbits.text.documents import Documents
 from fairbits.text.reading import DECLARATION, open_corpus
 from fairbits.text.text_request import TextRequest
 
-COMPARED = 64
-"""Documents of each language that both tokenizers must split into the same tokens."""
+COMPARED = 64  # documents of each language that both tokenizers must split into the same tokens
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
 
 
@@ -68,8 +65,7 @@ def evaluate(
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
-    size = partial(TextSize.requested, checkpoint=before, corpus=corpus)
-    workload = evaluate_workload(before, size, request, device=device)
+    workload = text_workload("evaluate", before, corpus, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
@@ -86,7 +82,6 @@ def _repeated(
     device: str,
     progress: Progress | None,
 ) -> Scores:
-    """Returns the scores of a measurement that a signature describes, and notes on versions that differ."""
     signature = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
     named = DECLARATION if signature.text == "udhr" else signature.text  # the name of its corpus
     corpus = open_corpus(named if text is None else text, signature.languages)
@@ -186,7 +181,6 @@ def _ids(tokenizer: PreTrainedTokenizerBase, texts: tuple[str, ...]) -> list[lis
 
 
 def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tuple[str, ...]:
-    """Returns the notes on a model, except those that start with `but`."""
     notes = [note for note in checkpoint.notes if but is None or not note.startswith(but)]
     if role == "quantized":  # what is said of a reference from a GGUF file
         notes = [

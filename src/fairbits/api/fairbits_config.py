@@ -64,7 +64,6 @@ class FairbitsConfig(QuantizationConfigMixin):
         self.tokenizer, self.device, self.progress = tokenizer, device, progress
 
     def __repr__(self) -> str:
-        """Returns the settings that decide the weights."""
         if self.plan is not None:
             return "FairbitsConfig(plan=…)"
         shown = {"policy": self.policy, **self.options, "languages": self.languages, "tokens": self.tokens}
@@ -108,7 +107,6 @@ class FairbitsQuantizer(PackedOnSave):
         )
 
     def _tokenizer(self, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-        """Returns the tokenizer; None if no text will be read."""
         config = self.quantization_config
         reads = (
             config.plan is not None or config.languages or config.text or policies.find_policy(config.policy).reads_text

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ from fairbits.models.capacity import Capacity, free_capacity
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.quantization.plan import Learning, Plan
+from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
 CERTAIN = 0.8
@@ -30,7 +31,6 @@ LEAST_TOKENS, LEAST_SEQUENCE = 256, 64
 """The smallest amounts of text that are proposed: with less, results are noise."""
 WANTED, UNITS = re.compile(r"Tried to allocate ([\d.]+) (\w+)"), {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 ADVICE = "use fewer --tokens, a shorter --sequence, another --device, or a machine with more memory"
-"""What to do if it is not known what fits."""
 
 Settings = TypeVar("Settings")
 Kinds = Iterable[Iterable[tuple[str, Settings]]]
@@ -46,28 +46,33 @@ class Workload(Generic[Settings]):
     smaller: Callable[[Settings], Kinds[Settings]]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Returns the stages of the job."""
         return tuple(self.stages_for(self.settings))
 
 
-Size = Callable[[TextRequest], TextSize]
-"""Gives the size of requested text."""
+def text_workload(
+    job: Literal["audit", "evaluate"],
+    checkpoint: Checkpoint,
+    corpus: Corpus,
+    request: TextRequest,
+    *,
+    device: str,
+    text: TokenizedText | None = None,
+) -> Workload[TextRequest]:
+    """Returns an audit, or an evaluation of a quantized model, which has the shape of its reference model.
 
-
-def audit_workload(checkpoint: Checkpoint, size: Size, request: TextRequest, *, device: str) -> Workload[TextRequest]:
-    """Returns an audit."""
+    `text` is the requested text, if it was read already; otherwise there is as much text as requested.
+    """
     counter = WorkCounter(checkpoint, device)
-    return Workload(request, lambda some: (counter.audit(size(some)), counter.fingerprint()), smaller_requests)
-
-
-def evaluate_workload(reference: Checkpoint, size: Size, request: TextRequest, *, device: str) -> Workload[TextRequest]:
-    """Returns an evaluation of a quantized model, which has the shape of its reference model."""
-    counter = WorkCounter(reference, device)
 
     def stages(some: TextRequest) -> Iterator[Stage]:
+        read = text if some == request else None
+        size = TextSize.requested(some, checkpoint, corpus) if read is None else TextSize.of(read)
+        if job == "audit":
+            yield counter.audit(size)
         yield counter.fingerprint()
-        yield counter.evaluation(size(some), name="evaluate the reference model", reference=True)
-        yield counter.evaluation(size(some), name="evaluate the quantized model")
+        if job == "evaluate":
+            yield counter.evaluation(size, name="evaluate the reference model", reference=True)
+            yield counter.evaluation(size, name="evaluate the quantized model")
 
     return Workload(request, stages, smaller_requests)
 
@@ -108,11 +113,7 @@ def smaller_requests(request: TextRequest, name: str = "--tokens") -> Kinds[Text
 
 
 def halves(number: int, *, least: int) -> Iterator[int]:
-    """Yields half of a number, half of that and so on, not below `least`.
-
-    >>> list(halves(100, least=20))
-    [50, 25]
-    """
+    """Yields half of a number, half of that and so on, not below `least`."""
     while number // 2 >= least:
         number //= 2
         yield number

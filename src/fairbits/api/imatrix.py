@@ -1,7 +1,7 @@
 """Imatrix: what llama-quantize needs to know of the languages, measured on text: the importance of input channels."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,7 @@ from fairbits.text.text_request import TextRequest
 
 EXAMPLE = "imatrix.gguf"
 UNKNOWN = "llama.cpp's names do not include it"
-NAMED = 2
-"""The largest number of layers that a note names."""
+NAMED = 2  # layers that a note names, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,6 @@ class LanguageImatrices:
     notes: tuple[str, ...] = ()
 
     def save(self, out: str | Path | None = None, *, per_language: str | Path | None = None) -> tuple[Path, ...]:
-        """Returns the paths of the files after writing them, all or none: `out`, and `per_language`/CODE.gguf."""
         targets = imatrix_targets(out, per_language, self.languages)
         every = [self.mix, *self.languages.values()] if out is not None else list(self.languages.values())
         contents = {path: matrix.to_bytes() for path, matrix in zip(targets, every, strict=False)}
@@ -85,36 +83,30 @@ def imatrix(
     checkpoint = open_checkpoint(model, tokenizer)
     names = _names(checkpoint)  # before anything that takes time
     corpus = open_corpus_for(checkpoint, text, languages)
-    shares = _shares(weights, list(corpus.calibration))
+    if isinstance(weights, Mapping):
+        shares = weights_by_code(weights, list(corpus.calibration))
+    else:
+        shares = dict.fromkeys(corpus.calibration, 1.0)
+        one_of("weights", weights, ("equal",))
     words = tokenize_corpus(checkpoint, corpus, request=request, least=1)
     importance = channel_importance(checkpoint, words, device=device, progress=progress)
     matrices = {
         code: Imatrix(
-            _entries(importance, names, index),
-            (f"{corpus.name}: {code}",),
-            sequence,
-            {code: 1.0},
-            checkpoint.fingerprint,
+            _entries(importance, names, i), (f"{corpus.name}: {code}",), sequence, {code: 1.0}, checkpoint.fingerprint
         )
-        for index, code in enumerate(importance.languages)
+        for i, code in enumerate(importance.languages)
     }
     mix = merge_imatrices([(code, matrix, shares[code]) for code, matrix in matrices.items()])
     short = short_text_notes(words, request, parallel=corpus.parallel)
     notes = (*checkpoint.notes, *corpus.notes, *short, *_notes_on_layers(importance, names))
-    return LanguageImatrices(matrices, _with_summary(mix, corpus.name), notes)
+    # one name for all of the text, because llama-quantize copies only the first
+    mix = replace(mix, datasets=(f"{corpus.name}: {' '.join(mix.languages)}",))
+    return LanguageImatrices(matrices, mix, notes)
 
 
 def merge(files: Sequence[tuple[str | Path, float]]) -> Imatrix:
     """Returns the weighted mean of imatrix files, each given with its weight."""
-    parts = [(str(path), read_imatrix(path), weight) for path, weight in sequence("files", files)]
-    return merge_imatrices(parts)
-
-
-def _with_summary(mix: Imatrix, corpus: str) -> Imatrix:
-    """Returns the mix with one name for all of its text: llama-quantize copies only the first."""
-    return Imatrix(
-        mix.entries, (f"{corpus}: {' '.join(mix.languages)}",), mix.chunk_size, mix.languages, mix.fingerprint
-    )
+    return merge_imatrices([(str(path), read_imatrix(path), weight) for path, weight in sequence("files", files)])
 
 
 def _names(checkpoint: Checkpoint) -> dict[str, str]:
@@ -134,13 +126,6 @@ def _names(checkpoint: Checkpoint) -> dict[str, str]:
     if not names:
         raise InputError(f"no layer of {checkpoint.target} has a name in llama.cpp; are its tensors named as usual?")
     return names
-
-
-def _shares(weights: Weights, codes: Sequence[str]) -> dict[str, float]:
-    if isinstance(weights, Mapping):
-        return weights_by_code(weights, codes)
-    one_of("weights", weights, ("equal",))
-    return dict.fromkeys(codes, 1.0)
 
 
 def _entries(importance: ChannelImportance, names: Mapping[str, str], index: int) -> dict[str, Importance]:

@@ -22,7 +22,6 @@ class Inspection:
     moments: ModelMoments
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
         return {
             "schema": SCHEMA,

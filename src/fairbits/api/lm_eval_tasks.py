@@ -61,7 +61,6 @@ class TaskFiles:
     notes: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, object]:
-        """Returns the same for JSON."""
         return {"directory": str(self.directory), "groups": self.groups, "items": self.items, "notes": list(self.notes)}
 
 
@@ -96,22 +95,20 @@ def write_tasks(
         kind: {code: _items(kind, documents, items, seed) for code, documents in corpus.split(split).items()}
         for kind in dict.fromkeys(chosen)
     }
-    few = [
-        f"{code}: {len(rows)} of at least {LEAST_DOCUMENTS} items of {kind}; left out"
-        for kind, by_language in data.items()
-        for code, rows in by_language.items()
-        if len(rows) < LEAST_DOCUMENTS
-    ]
-    kept = {
-        kind: {code: rows for code, rows in by_language.items() if len(rows) >= LEAST_DOCUMENTS}
-        for kind, by_language in data.items()
-    }
-    if not all(kept.values()):
-        empty = next(kind for kind, by_language in kept.items() if not by_language)
-        raise InputError(f"no language has {LEAST_DOCUMENTS} items of {empty}; give more text, or another split")
-    directory = _free_directory(out)
+    few: list[str] = []
+    for kind, by_language in data.items():
+        short = {code: len(rows) for code, rows in by_language.items() if len(rows) < LEAST_DOCUMENTS}
+        if len(short) == len(by_language):
+            raise InputError(f"no language has {LEAST_DOCUMENTS} items of {kind}; give more text, or another split")
+        few += [f"{code}: {n} of at least {LEAST_DOCUMENTS} items of {kind}; left out" for code, n in short.items()]
+        data[kind] = {code: rows for code, rows in by_language.items() if code not in short}
+    directory = Path(out).absolute()
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file; give a directory to write the tasks to")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise InputError(f"{directory} is not empty; give a new directory, so that no task of another text stays in it")
     files: dict[Path, bytes] = {}
-    for kind, by_language in kept.items():
+    for kind, by_language in data.items():
         files |= _files(directory, f"{name}_{kind}", kind, by_language)
     try:
         with whole_directory(directory) as draft:
@@ -120,24 +117,13 @@ def write_tasks(
         raise InputError(f"{directory} cannot be made ({problem.strerror}); give another directory") from None
     return TaskFiles(
         directory,
-        {kind: f"{name}_{kind}" for kind in kept},
-        {kind: {code: len(rows) for code, rows in by_language.items()} for kind, by_language in kept.items()},
+        {kind: f"{name}_{kind}" for kind in data},
+        {kind: {code: len(rows) for code, rows in by_language.items()} for kind, by_language in data.items()},
         (*corpus.notes, *few),
     )
 
 
-def _free_directory(out: str | Path) -> Path:
-    """Returns the directory to write to, which must be new or empty."""
-    path = Path(out).absolute()
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a directory to write the tasks to")
-    if path.is_dir() and any(path.iterdir()):
-        raise InputError(f"{path} is not empty; give a new directory, so that no task of another text stays in it")
-    return path
-
-
 def _items(kind: str, documents: Iterable[str], limit: int | None, seed: int) -> list[dict[str, str]]:
-    """Returns the rows of data of one language."""
     texts = list(documents)
     ordered = [texts[i] for i in sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))]
     if kind == BPB:

@@ -143,14 +143,12 @@ class PlanSource:
     progress: Progress | None
 
     def kappa(self) -> Floats:
-        """Returns κ_l of every block, from the audit or from the weights."""
         if self.audit is not None:
             return audited_kappa(self.audit, self.checkpoint.fingerprint)
         moments = weight_moments(self.checkpoint, progress=self.progress)
         return np.array([block.kappa for block in moments.blocks])
 
     def sensitivity(self, bits: Sequence[int], how: How) -> Sensitivity:
-        """Returns the damage of each block to each language at each number of bits."""
         if how == "measured":
             return measured_sensitivity(self._trial, bits=bits, progress=self.progress)
         return predicted_sensitivity(
@@ -168,7 +166,6 @@ class PlanSource:
         return measured_damage(self._trial, allocations, progress=self.progress)
 
     def minimax(self, evidence: Evidence, options: Mapping[str, Any], *, rounds: int) -> LanguageWeights:
-        """Returns the mix of languages with the least damage to the worst of them."""
         equal = policies.decide("gptq", evidence, calibration=self.calibration, **{**options, "mix": "equal"})
         return minimax_mix(
             self.checkpoint,

@@ -8,7 +8,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,20 +39,14 @@ from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.learned.learn_block import BlockDistiller
 from fairbits.quantization.plan import Plan
 
-SECONDS = 0.5
-"""How long each kind of work is measured, at least, if there is so much of it."""
-OPERATIONS = {False: 4e9, True: 2e13}
-"""Operations of a sample in one block, by whether the device is a GPU: a fraction of a second."""
+SECONDS = 0.5  # for which each kind of work is measured, at least, if there is so much of it
+OPERATIONS = {False: 4e9, True: 2e13}  # of a sample in one block, on a CPU and on a GPU: a fraction of a second
 LEAST_POSITIONS, MOST_POSITIONS = 256, 16384
-PATIENCE = 60.0
-"""Seconds after which one block is enough: whatever is slow at the start, such as compiling, then counts little."""
-MEASURED_VOCABULARY = 2**15
-"""Logits of a position that are measured, at most: more take as much longer."""
+PATIENCE = 60.0  # seconds after which one block is enough: what is slow at the start then counts little
+MEASURED_VOCABULARY = 2**15  # logits of a position that are measured, at most: more take as much longer
 CHUNK, WRITTEN = 4 * MIB, 64 * MIB
-LEARNED_STEPS = 12
-"""Learning steps that are measured; some of them are followed by an evaluation, and the median is not."""
-_Calls = list[list[tuple[Batch, RecordedCall, Tensor]]]
-"""By block and batch: the batch, how the block was called, and its hidden states."""
+LEARNED_STEPS = 12  # some of them are followed by an evaluation, but the median is not
+Calls = list[list[tuple[Batch, RecordedCall, Tensor]]]  # by block and batch: how it was called, and its hidden states
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +93,7 @@ class Clock:
         loader, count = BlockLoader(checkpoint, device, dtype=dtype), len(model.blocks)
         sample = [replace(batch.on(device), main=batch.main.on(device)) for batch in self._batches(text, dtype)]
         loader.model.load_outside(torch.unique(torch.cat([batch.ids for batch in sample])).cpu(), {})
-        calls: _Calls = []
-        spent = 0.0
+        calls, spent = Calls(), 0.0
         with lockstep(loader.model.model, [block.module for block in loader.blocks], sample) as walk:
             for index in loader.loaded(range(count)):
                 calls.append(
@@ -117,7 +110,7 @@ class Clock:
         passed = TextSize.of(text).positions * sum(block.operations for block in done)
         return passed / model.measured.operations / spent
 
-    def _observe(self, loader: BlockLoader, calls: _Calls, text: TokenizedText, dtype: torch.dtype) -> float:
+    def _observe(self, loader: BlockLoader, calls: Calls, text: TokenizedText, dtype: torch.dtype) -> float:
         """Returns the seconds in which an audit observes blocks that were called so, without the first of several."""
         how: dict[str, Any] = {"dtype": dtype, "device": self.counter.device, "seed": 0, "progress": None}
         settings = PassSettings(self._plain, text, schemes=(Scheme(),), second_moments=False, **how)
@@ -152,10 +145,8 @@ class Clock:
         return measured
 
     def _round_block(self, plan: Plan, text: TokenizedText | None) -> float:
-        """Returns the seconds of the measured block, by the mean over several blocks if they are fast."""
         model, spent, rounded = self.counter.model, 0.0, 0.0
-        how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside, "on_device": True}
-        walk: Any = round_model(self._plain, replace(plan, learning=None), **how)
+        walk = self._round_model(replace(plan, learning=None), text)
         begin = self._now()
         for block in walk:
             now = self._now()
@@ -176,13 +167,10 @@ class Clock:
         held_out, languages = frozenset({text.windows[-1].document}), torch.from_numpy(text.language_of)
         refine = BlockDistiller(learning, text.languages, languages, held_out, lambda: ones, 0)
         ticks: list[float] = []
-        how: dict[str, Any] = {"text": text, "device": self.counter.device, "finished": _outside, "on_device": True}
-        walk: Any = round_model(self._plain, plan, refine=refine, progress=lambda *_: ticks.append(self._now()), **how)
+        walk = self._round_model(plan, text, refine=refine, progress=lambda *_: ticks.append(self._now()))
         next(walk)
         walk.close()
         return float(np.median(np.diff(ticks)[-LEARNED_STEPS:]))
-
-    # logits
 
     def _gradients(self) -> float:
         """Returns the positions whose Fisher gradient is computed in a second."""
@@ -196,7 +184,6 @@ class Clock:
 
     @torch.no_grad()
     def _compared(self) -> float:
-        """Returns the positions in a second at which the logits of two models are computed and compared."""
         head, share = self._head()
         count = 64 if not self.counter.gpu else 1024
         x = torch.randn(count, head.in_features, device=self.counter.device)
@@ -210,27 +197,21 @@ class Clock:
         head = torch.nn.Linear(model.hidden_size, size, bias=False, device=self.counter.device)
         return head.requires_grad_(False), size / model.vocabulary
 
-    # files
-
     def _loaded(self) -> float:
-        """Returns the weights that are read, widened and moved in a second."""
-        done, begin = 0, self._now()
-        for info, tensor in self.counter.checkpoint.stream():
-            tensor.to(self.counter.device, torch.float32)
-            done += info.numel
-            if self._now() - begin > SECONDS:
-                break
-        return done / (self._now() - begin)
+        moved = (
+            (info, tensor.to(self.counter.device, torch.float32)) for info, tensor in self.counter.checkpoint.stream()
+        )
+        return self._rate(info.numel for info, _ in moved)
 
     def _hashed(self) -> float:
-        """Returns the bytes of the model that are read and hashed in a second."""
-        done, digest, begin = 0, hashlib.sha256(), self._now()
-        for _, _, part in read_bytes(self.counter.checkpoint.files.values()):
-            digest.update(part)
-            done += len(part)
-            if self._now() - begin > SECONDS:
-                break
-        return done / (self._now() - begin)
+        digest, parts = hashlib.sha256(), read_bytes(self.counter.checkpoint.files.values())
+
+        def hashed() -> Iterator[int]:
+            for _, _, part in parts:
+                digest.update(part)
+                yield len(part)
+
+        return self._rate(hashed())
 
     def _written(self) -> float:
         """Returns the bytes that reach the disk in a second; the file has no name, and is gone afterwards."""
@@ -245,7 +226,12 @@ class Clock:
             reason = problem.strerror or problem
             raise InputError(f"{self.out} cannot be written ({reason}); give another directory with --out") from None
 
-    # parts of measurements
+    def _round_model(self, plan: Plan, text: TokenizedText | None, **more: Any) -> Any:
+        def finished(index: int | None) -> RoundedBlock | None:  # all outside the blocks, which may be larger than one
+            return RoundedBlock(None, {}, ()) if index is None else None
+
+        device = self.counter.device
+        return round_model(self._plain, plan, text=text, device=device, finished=finished, on_device=True, **more)
 
     @cached_property
     def _plain(self) -> Checkpoint:
@@ -276,12 +262,15 @@ class Clock:
             count, spent = count + 1, self._now() - begin
         return amount * count / spent
 
+    def _rate(self, amounts: Iterable[int]) -> float:
+        done, begin = 0, self._now()
+        for amount in amounts:
+            done += amount
+            if self._now() - begin > SECONDS:
+                break
+        return done / (self._now() - begin)
+
     def _now(self) -> float:
         if self.counter.gpu:
             torch.cuda.synchronize(self.counter.device)
         return time.perf_counter()
-
-
-def _outside(index: int | None) -> RoundedBlock | None:
-    """Says that what lies outside the blocks is finished: it is rounded first, and may be larger than a block."""
-    return RoundedBlock(None, {}, ()) if index is None else None

@@ -27,18 +27,13 @@ from fairbits.quantization.plan import Learning, Plan
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-NUMBER = 4
-"""Bytes of a float32."""
+NUMBER = 4  # bytes of a float32
 FACTOR_COPIES, LOGIT_COPIES, LAYER_COPIES = 5, 6, 6
 """Copies of H while it is factorized, of the logits of a batch in a loss, and of a matrix while it is rounded."""
-BLOCKS_BEHIND = 2
-"""Blocks whose codes wait to be written."""
-LEARNING_BYTES = limits.LEARNED_WEIGHT_BYTES + 6
-"""Bytes for each weight that is learned, with its gradient in bfloat16 and the result in float32."""
-CLIP_TOKENS = 32
-"""About how many tokens the transcript of a clip of ten seconds has."""
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""The names that configurations have for the number of experts."""
+BLOCKS_BEHIND = 2  # whose codes wait to be written
+LEARNING_BYTES = limits.LEARNED_WEIGHT_BYTES + 6  # of a weight: with its gradient in bfloat16 and the result in float32
+CLIP_TOKENS = 32  # of the transcript of a clip of ten seconds, about
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # names in configurations
 
 Work = Mapping[str, float]
 """Amounts of work by kind; `dry_run` measures how much of each kind this machine does in a second.
@@ -72,7 +67,6 @@ class BlockSize:
 
     @classmethod
     def of(cls, block: Block, checkpoint: Checkpoint, expert_share: float) -> "BlockSize":
-        """Returns the sizes of a block."""
         layers = [(layer, layer.shape[-2] * (layer.stacked or 1), layer.shape[-1]) for layer in block.linears.values()]
         shares = [1.0 if layer.expert is None and layer.stacked is None else expert_share for layer, _, _ in layers]
         reached = list(zip(layers, shares, strict=True))
@@ -102,7 +96,6 @@ class ModelSize:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "ModelSize":
-        """Returns the sizes of a checkpoint, from the headers of its files."""
         architecture, config = checkpoint.architecture, checkpoint.config.get_text_config()
         experts = next((count for name in EXPERT_COUNTS if (count := getattr(config, name, None))), 0)
         share = min(int(getattr(config, "num_experts_per_tok", None) or experts) / experts, 1.0) if experts else 1.0
@@ -119,7 +112,6 @@ class ModelSize:
 
     @cached_property
     def largest(self) -> BlockSize:
-        """The block with the most weights."""
         return max(self.blocks, key=lambda block: block.weights)
 
     @cached_property
@@ -134,7 +126,6 @@ class ModelSize:
 
     @cached_property
     def rounded(self) -> int:
-        """The weights of all blocks that policies round."""
         return sum(block.rounded for block in self.blocks)
 
 
@@ -149,7 +140,6 @@ class TextSize:
 
     @classmethod
     def of(cls, text: TokenizedText) -> "TextSize":
-        """Returns the size of a text."""
         predicted = sum(label != NO_LABEL for window in text.windows for label in window.main.labels)
         positions = sum(window.length for window in text.windows)
         return cls(len(text.windows), positions, predicted, len(text.languages))
@@ -198,12 +188,10 @@ class WorkCounter:
 
     @cached_property
     def model(self) -> ModelSize:
-        """The sizes of the model."""
         return ModelSize.of(self.checkpoint)
 
     @cached_property
     def gpu(self) -> bool:
-        """Whether the device is a GPU."""
         return is_gpu(self.device)
 
     @cached_property
@@ -241,7 +229,6 @@ class WorkCounter:
         return Stage("audit", work, self.on_device(held, NUMBER * model.largest.weights))
 
     def rounding(self, plan: Plan, text: TokenizedText | None, *, name: str, written: bool) -> Stage:
-        """Returns rounding, which holds a block, the states of the text, H and its factor, and codes to be written."""
         model, largest, weights = self.model, self.model.largest, self.checkpoint.architecture.weights
         rounded = sum(prod(weights[layer].shape) for layer in plan.schemes)
         work = {f"rounded {plan.policy}": rounded / max(model.measured.rounded, 1)}

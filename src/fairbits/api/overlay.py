@@ -1,6 +1,6 @@
 """Overlay: makes small sets of rows that replace rows of a quantized base for some languages."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +11,6 @@ from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import record_activations
@@ -21,8 +20,7 @@ from fairbits.serve.overlays.overlay_files import BASE, Form, Overlay, Overlays,
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-COUNTS = (1, 2, 4, 8)
-"""Numbers of clusters that are tried."""
+COUNTS = (1, 2, 4, 8)  # of clusters that are tried
 SPARE = 0.02
 """Fewer clusters are chosen if they raise the damage of the worst language by no more than this share."""
 
@@ -54,7 +52,12 @@ def overlay(
     request = TextRequest("calibration", tokens, sequence, seed)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(model)
     below = base if isinstance(base, Checkpoint) else Checkpoint(base)
-    _check(budget, clusters, form, activations)
+    in_range("budget", budget, least=0.0, most=1.0)
+    one_of("form", form, get_args(Form))
+    if clusters is not None:
+        whole("clusters", clusters, least=1)
+    if activations is not None:
+        whole("activations", activations, least=2, most=8)
     device = resolve_device(device)
     if out is None and below.kind != "directory":
         raise InputError(f"{below.target} is not a directory to write overlays into; name one (--out)")
@@ -62,59 +65,32 @@ def overlay(
     check_base(below, checkpoint)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     words = tokenize_corpus(checkpoint, corpus, request=request)
-    with open_for_writing(place):  # from here on, so that a second run is refused before it computes anything
-        result = _make(
-            checkpoint,
-            below,
-            corpus,
-            words,
-            budget=budget,
-            clusters=clusters,
-            form=form,
-            activations=activations,
-            settings=request.settings,
-            device=device,
-            progress=progress,
-        )
-        result.write(place)
-    return result
-
-
-def _make(
-    checkpoint: Checkpoint,
-    below: Checkpoint,
-    corpus: Corpus,
-    words: TokenizedText,
-    *,
-    budget: float,
-    clusters: int | None,
-    form: Form,
-    activations: int | None,
-    settings: Mapping[str, int],
-    device: str,
-    progress: Progress | None,
-) -> Overlays:
-    """Returns the overlays for a base."""
-    # the answers of the model are written to disk before the base is loaded: both are never in memory
-    with ReferenceModel.on_text(checkpoint, words, device=device, progress=progress) as reference:
-        builder = OverlayBuilder(
-            OverlayBase(checkpoint, below, device=device), reference, seed=settings["seed"], progress=progress
-        )
+    table = None
+    # the directory is locked before anything is computed, so that a second run is refused; the answers of the model are
+    # written to disk before the base is loaded: both are never in memory
+    with (
+        open_for_writing(place),
+        ReferenceModel.on_text(checkpoint, words, device=device, progress=progress) as reference,
+    ):
+        below_model = OverlayBase(checkpoint, below, device=device)
+        builder = OverlayBuilder(below_model, reference, seed=seed, progress=progress)
         overlays, serving, record = overlays_for(builder, budget=budget, count=clusters, form=form)
         record |= {
             "fairbits": __version__,
             "model": checkpoint.target,
             "fingerprint": checkpoint.fingerprint,
-            "base_bytes": builder.overlay_base.size_bytes,
-            "text": {"corpus": corpus.name, **settings},
+            "base_bytes": below_model.size_bytes,
+            "text": {"corpus": corpus.name, **request.settings},
         }
-        table = None
         if activations is not None:
-            # every language has its own thresholds, and so its own overlay, with the rows of its cluster
-            overlays, serving = _overlay_per_language(overlays, serving), {code: code for code in serving}
-            seen = record_activations(builder.overlay_base.model, checkpoint.architecture, words)
-            table = seen.table(bits=activations)
-    return Overlays(below.fingerprint, overlays, serving, record, table)
+            # every language has its own thresholds, and so its own overlay, with the rows of the one that serves it
+            patches = {overlay.name: overlay.patches for overlay in overlays} | {BASE: ()}
+            overlays = tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
+            serving = {code: code for code in serving}
+            table = record_activations(below_model.model, checkpoint.architecture, words).table(bits=activations)
+        result = Overlays(below.fingerprint, overlays, serving, record, table)
+        result.write(place)
+    return result
 
 
 def overlays_for(
@@ -132,10 +108,14 @@ def overlays_for(
         tried[number] = {}
         for cluster in clusters(patterns, number):
             if cluster not in built:
-                overlay = builder.overlay(_name(cluster), cluster, builder.candidates(cluster, form), budget)
+                name = cluster[0] if len(cluster) == 1 else f"{cluster[0]}-and-{len(cluster) - 1}"
+                overlay = builder.overlay(name, cluster, builder.candidates(cluster, form), budget)
                 built[cluster] = overlay, builder.damage(cluster, overlay)
             tried[number] |= built[cluster][1]
-    chosen = best_count({number: _at_most(damage, before) for number, damage in tried.items()}, spare=SPARE)
+    limited = {  # each language stays with the base where that is better
+        number: {code: min(value, before[code]) for code, value in damage.items()} for number, damage in tried.items()
+    }
+    chosen = best_count(limited, spare=SPARE)
     after = tried[chosen]
     overlays = [built[cluster][0] for cluster in clusters(patterns, chosen)]
     serving = {code: overlay.name for overlay in overlays for code in overlay.languages if after[code] < before[code]}
@@ -144,40 +124,10 @@ def overlays_for(
         "form": form,
         "budget": budget,
         "clusters": chosen,
-        "tried": {str(number): _summary(_at_most(damage, before)) for number, damage in tried.items()},
+        "tried": {
+            str(number): {"worst": max(damage.values()), "mean": sum(damage.values()) / len(damage)}
+            for number, damage in limited.items()
+        },
         "apart": {code: {"base": before[code], "overlay": after[code]} for code in languages},
     }
     return used, {code: serving.get(code, BASE) for code in languages}, record
-
-
-def _overlay_per_language(overlays: tuple[Overlay, ...], serving: Mapping[str, str]) -> tuple[Overlay, ...]:
-    """Returns an overlay for every language, with the patches of the one that serves it."""
-    patches = {overlay.name: overlay.patches for overlay in overlays} | {BASE: ()}
-    return tuple(Overlay(code, (code,), patches[name]) for code, name in serving.items())
-
-
-def _at_most(damage: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Returns the damage if each language stays with the base where that is better."""
-    return {code: min(value, before[code]) for code, value in damage.items()}
-
-
-def _summary(damage: Mapping[str, float]) -> dict[str, float]:
-    return {"worst": max(damage.values()), "mean": sum(damage.values()) / len(damage)}
-
-
-def _name(cluster: Cluster) -> str:
-    """Returns the name of an overlay: its language, or the first of them and how many more.
-
-    >>> _name(("heb_Hebr",)), _name(("eng_Latn", "fra_Latn", "deu_Latn"))
-    ('heb_Hebr', 'eng_Latn-and-2')
-    """
-    return cluster[0] if len(cluster) == 1 else f"{cluster[0]}-and-{len(cluster) - 1}"
-
-
-def _check(budget: float, count: int | None, form: str, activations: int | None) -> None:
-    in_range("budget", budget, least=0.0, most=1.0)
-    one_of("form", form, get_args(Form))
-    if count is not None:
-        whole("clusters", count, least=1)
-    if activations is not None:
-        whole("activations", activations, least=2, most=8)

@@ -119,7 +119,6 @@ def quantize(
         device = resolve_device(device, earlier=ranks.share(lambda: draft_device(out) if resume else None))
         ranks.use(device)
         if ranks.leads:  # all weights are read: one rank is enough
-            _check_format(plan, checkpoint)
             check_made_for(plan, checkpoint)
         done = ranks.share(lambda: finished_plan(out, plan) if resume else None)
         if done is not None:
@@ -142,7 +141,7 @@ def quantize(
                 text=words,
                 device=device,
                 finished=lambda index: ranks.share(lambda: draft.finished(index)),
-                saved=draft.saved if ranks.leads else None,
+                saved=draft.writer.draft / LEARNING if ranks.leads else None,
                 ranks=ranks,
                 on_device=True,
                 progress=show,
@@ -170,7 +169,6 @@ def _in_memory(
         raise InputError(f"{what} needs the directory of the quantized model; give out=…")
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
-    _check_format(plan, checkpoint)
     check_made_for(plan, checkpoint)
     words = calibration_text(checkpoint, plan, text)
     workload = quantize_workload(checkpoint, plan, words, device=device)
@@ -179,17 +177,13 @@ def _in_memory(
 
 
 def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
-    """Raises unless a plan was made for these weights."""
+    """Raises unless a plan was made for these weights, and files can hold what it makes of them."""
+    if plan.schemes.keys() <= checkpoint.architecture.weights.keys():  # before any weight is read
+        check_storable(checkpoint, plan.schemes)
     if plan.fingerprint != checkpoint.fingerprint:
         raise InputError(
             f"the plan was made for {plan.model}, but {checkpoint.target} has other weights; make a plan for this model"
         )
-
-
-def _check_format(plan: Plan, checkpoint: Checkpoint) -> None:
-    """Raises if no file can hold what a plan makes of this model, before any weight is read."""
-    if plan.schemes.keys() <= checkpoint.architecture.weights.keys():  # otherwise it was made for another
-        check_storable(checkpoint, plan.schemes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,24 +212,24 @@ class _Draft:
             write_files({writer.draft / PLAN: plan.as_bytes()})
             yield cls(writer)
 
-    @property
-    def saved(self) -> Path:
-        """Where learning saves its state."""
-        return self.writer.draft / LEARNING
-
     def finished(self, index: int | None) -> RoundedBlock | None:
-        """Returns a block that is finished already, None for the others."""
-        block = _finished_block(self.writer, index)
-        if block is not None:
-            self.earlier.add(index)
-        return block
+        block = self.writer.finished(index)
+        if block is None:
+            return None
+        try:
+            kept = check_record(BlockRecord, parse_object(block.record, f"the record of block {index}"))
+        except InputError:
+            return None  # as any block that is damaged, it is done again
+        if {layer.name for layer in kept.results} != block.layers.keys():
+            return None
+        self.earlier.add(index)
+        return RoundedBlock(index, block.layers, kept.results, block.extra, kept.learned)
 
     def add(self, block: RoundedBlock) -> None:
-        """Writes a block."""
-        self.writer.add(block.index, block.layers, extra=block.thresholds, record=_record(block))
+        record = json.dumps(asdict(BlockRecord(block.results, block.learned))).encode()
+        self.writer.add(block.index, block.layers, extra=block.thresholds, record=record)
 
     def finish(self, done: Plan, progress: Progress | None) -> Plan:
-        """Returns the plan with the size of the checkpoint, after writing what is missing."""
         result = replace(done, size_bytes=self.writer.size_bytes)
         self.writer.finish({"plan.json": result.as_bytes()}, progress=progress)
         return result
@@ -302,20 +296,3 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
             "give the same text, or make a new plan"
         )
     return tokenize_corpus(checkpoint, corpus, request=calibration.request)
-
-
-def _record(block: RoundedBlock) -> bytes:
-    return json.dumps(asdict(BlockRecord(block.results, block.learned))).encode()
-
-
-def _finished_block(writer: QuantizedWriter, index: int | None) -> RoundedBlock | None:
-    block = writer.finished(index)
-    if block is None:
-        return None
-    try:
-        kept = check_record(BlockRecord, parse_object(block.record, f"the record of block {index}"))
-    except InputError:
-        return None  # as any block that is damaged, it is done again
-    if {layer.name for layer in kept.results} != block.layers.keys():
-        return None
-    return RoundedBlock(index, block.layers, kept.results, block.extra, kept.learned)

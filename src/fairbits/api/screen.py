@@ -93,7 +93,6 @@ class Row:
     problem: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the row for JSON."""
         w = self.weights
         return {
             "target": self.target,
@@ -121,28 +120,17 @@ class Screening:
 
     @property
     def complete(self) -> bool:
-        """Whether every model could be opened and measured."""
         return all(row.problem is None for row in self.rows)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the table for JSON."""
-        return {
-            "schema": SCHEMA,
-            "fairbits": __version__,
-            "bits": self.bits,
-            "notes": [CAVEAT],
-            "models": [row.as_data() for row in self.rows],
-        }
+        models = [row.as_data() for row in self.rows]
+        return {"schema": SCHEMA, "fairbits": __version__, "bits": self.bits, "notes": [CAVEAT], "models": models}
 
 
 def _measure_with_text(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
-    """Returns the results of an audit that need text."""
     audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
-    values = [
-        {code: estimate.value for code, estimate in estimates.items()}
-        for estimates in (audited.outlier_share, audited.predicted.estimates())
-    ]
-    return FromText(*values)
+    both = (audited.outlier_share, audited.predicted.estimates())
+    return FromText(*({code: estimate.value for code, estimate in estimates.items()} for estimates in both))
 
 
 def screen(
@@ -208,12 +196,5 @@ def _read_weights(checkpoint: Checkpoint, progress: Progress | None) -> FromWeig
     kappa = tuple(block.kappa for block in moments.blocks)
     linears = [name for block in checkpoint.architecture.blocks for name in block.linears]
     tensor = max(linears, key=lambda name: moments.tensors[name].kappa)
-    return FromWeights(
-        checkpoint.fingerprint,
-        checkpoint.notes,
-        kappa,
-        tensor,
-        moments.tensors[tensor].kappa,
-        robust_outliers(kappa),
-        published_kappa(checkpoint),
-    )
+    largest, robust, published = moments.tensors[tensor].kappa, robust_outliers(kappa), published_kappa(checkpoint)
+    return FromWeights(checkpoint.fingerprint, checkpoint.notes, kappa, tensor, largest, robust, published)

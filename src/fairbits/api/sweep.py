@@ -40,16 +40,12 @@ from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     import pandas
-    from transformers import PreTrainedTokenizerBase
 
-THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}
-"""Thresholds by default: about 1 % of the loss of a good model."""
+THRESHOLDS = {"bits_per_byte": 0.01, "nats_per_token": 0.03, "nats_per_section": 3.0}  # about 1 % of a good loss
 REMARK = (
     "Their width depends on κ alone and on no threshold; "
     "the measured one depends on the threshold, the policy and the group (001-17)."
 )
-
-
 LEGEND = (
     "B*: critical bit width, below which the damage exceeds the threshold; log damage is interpolated linearly between "
     "bit widths, and 95 % intervals come from resampling documents. The intervals of the damage are in the JSON."
@@ -90,17 +86,14 @@ class Sweep(Shown):
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """The widths."""
         return tuple(self.frames)
 
     @property
     def unit(self) -> str:
-        """The unit of the damage."""
         return next(iter(self.frames.values())).unit
 
     @cached_property
     def curves(self) -> dict[str, dict[int, Estimate]]:
-        """D(λ, B) by language and width."""
         damage = {bits: frame.by_language() for bits, frame in self.frames.items()}
         languages = next(iter(self.frames.values())).languages
         return {code: {bits: damage[bits][code] for bits in self.bits} for code in languages}
@@ -127,7 +120,6 @@ class Sweep(Shown):
 
     @cached_property
     def gaps(self) -> dict[int, Estimate]:
-        """Worst minus best language at every width, corrected for noise."""
         return {bits: frame.gap() for bits, frame in self.frames.items()}
 
     @cached_property
@@ -140,14 +132,8 @@ class Sweep(Shown):
         return CriticalBits(*(float(at) for at in crossing(self.bits, limits, self.threshold)))
 
     @property
-    def _ends(self) -> tuple[float, float]:
-        """The smallest and the largest width, which stand for everything beyond them too."""
+    def _ends(self) -> tuple[float, float]:  # which stand for everything beyond them too
         return float(self.bits[0]), float(self.bits[-1])
-
-    @property
-    def predicted(self) -> float:
-        """The width below which the research notes expect a gap between languages."""
-        return critical_bits(self.max_kappa)
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -158,7 +144,6 @@ class Sweep(Shown):
         return needs_sentence(named, bits=self.bits, limit=limit), founding, REMARK
 
     def tables(self) -> list[Table]:
-        """Returns the damage of every language at every bit width, most bits first; verdict and notes."""
         frame = next(iter(self.frames.values()))
         amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
         damage = f"{MEASURE_LABELS[self.measure].capitalize()} in {UNIT_LABELS[self.unit]}"
@@ -182,7 +167,6 @@ class Sweep(Shown):
         return [table, *notes_table(self.verdict, "Verdict"), *notes_table(self.all_notes)]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with a row for every language and bit width."""
         rows = [(code, bits, damage) for code, curve in self.curves.items() for bits, damage in curve.items()]
         columns: dict[str, list[Any]] = {
             "language": [code for code, _, _ in rows],
@@ -192,13 +176,11 @@ class Sweep(Shown):
         return data_frame(columns)
 
     def plot(self) -> Figure:
-        """Returns a figure of the damage of every language at every bit width, worst first at the smallest."""
         series = {f"{bits} bits": frame.by_language() for bits, frame in self.frames.items()}
         title = f"{MEASURE_LABELS[self.measure].capitalize()} of every language under {self.policy}"
         return figure_of_series(series, title=title, unit=self.unit)
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -215,19 +197,17 @@ class Sweep(Shown):
             "gap": {str(bits): gap.to_dict() for bits, gap in self.gaps.items()},
             "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
             "critical_width_of_gap": self.gap_width.as_data(self.bits),
-            "founders": {"max_kappa": self.max_kappa, "critical_width": self.predicted},
+            "founders": {"max_kappa": self.max_kappa, "critical_width": critical_bits(self.max_kappa)},
             "verdict": list(self.verdict),
             "notes": list(self.all_notes),
         }
         return SWEEP.stamp(content)
 
     def save(self, path: str | Path) -> None:
-        """Writes the sweep."""
         write_files({check_writable(path, example="sweep.json"): to_json(self.as_data())})
 
 
 def _damage_cells(estimates: Iterable[Estimate]) -> list[str]:
-    """Returns damages in six or seven characters each."""
     values = [estimate.value for estimate in estimates]
     return [f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}" for value in values]
 

@@ -19,11 +19,8 @@ from fairbits.quantization.policies.variants import Variant
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-FLOAT32 = 4
-COPIES = 1.5
-"""Memory of a task in units of the model in float32: the model itself, and half as much for whatever else is held."""
-AT_LEAST = 10**9
-"""Bytes of a process that has imported torch and holds text, activations and results."""
+COPIES = 1.5  # of the model in float32: the model itself, and half as much for whatever else a task holds
+AT_LEAST = 10**9  # bytes of a process that has imported torch and holds text, activations and results
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of the task."""
         return f"{self.variant.name}, {self.bits} bits, seed {self.calibration.seed}"
 
 
@@ -79,7 +75,6 @@ class TrialWork:
             yield do
 
     def settings(self, trial: Trial) -> dict[str, Any]:
-        """Returns everything that decides the result of a trial."""
         return {
             "fairbits": __version__,
             "model": self.checkpoint.fingerprint,
@@ -148,7 +143,7 @@ def task_resources(checkpoints: list[Checkpoint], device: str, pool: TaskPool) -
     if pool.cluster is None:
         return Resources()
     weights = sum(info.numel for checkpoint in checkpoints for info in checkpoint.tensors.values())
-    memory = AT_LEAST + int(COPIES * FLOAT32 * weights)
+    memory = AT_LEAST + int(COPIES * 4 * weights)
     return Resources(pool.cluster.cpus, pool.cluster.gpus if is_gpu(device) else 0.0, memory)
 
 

@@ -10,11 +10,7 @@ from fairbits.core.torchrun import this_process
 from fairbits.core.version import __version__
 
 app = typer.Typer(
-    cls=CommandGroup,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    cls=CommandGroup, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
 )
 
 

@@ -26,10 +26,10 @@ def audit(
     group: options.GroupOrChannel = "128",
     clip: Annotated[
         str,
-        typer.Option(
-            help="Clipping: absmax (none), or exact (the scale with the smallest squared error).",
-            metavar="absmax|exact",
-            autocompletion=completion.one_of("absmax", "exact"),
+        options.option(
+            "Clipping: absmax (none), or exact (the scale with the smallest squared error).",
+            "absmax|exact",
+            completion.one_of("absmax", "exact"),
         ),
     ] = "absmax",
     tokens: options.Tokens = 4096,

@@ -83,12 +83,10 @@ class CommandGroup(TyperGroup):
             self.commands.update({point.name: LazyCommand(point, panel) for point in entry_points})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the help, with one line for every command."""
         self._describe_commands()
         super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Returns the commands that begin with what the user typed."""
         self._describe_commands()
         return super().shell_complete(ctx, incomplete)
 
@@ -112,7 +110,6 @@ class LazyCommand(TyperCommand):
         return command.make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:
-        """Returns the command, imported now."""
         for name, value in ENVIRONMENT.get(self.name or "", {}).items():
             os.environ.setdefault(name, value)
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -134,13 +131,11 @@ class FairbitsCommand(TyperCommand):
     """A command with the options that all commands have; it reports an error in one line."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the command's options, then the options that all commands have."""
         shared = [] if ctx.parent is None else [p for p in ctx.parent.command.params if p.name in EVERYWHERE]
         *options, help_option = super().get_params(ctx)
         return [*options, *shared, help_option]
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command."""
         with report_errors(ctx.info_name or "", ctx):
             return super().invoke(ctx)
 
@@ -166,7 +161,6 @@ def report_errors(command: str, ctx: Any) -> Iterator[None]:
 
 
 def _check_processes(command: str) -> None:
-    """Raises if torchrun has started several processes for a command that only one can do."""
     process = this_process()
     if process.several and command not in SHARED:
         started = f"fairbits {command} runs in one process, and torchrun has started {process.count}"
@@ -185,11 +179,7 @@ def _end(code: int) -> NoReturn:
 
 
 def explain(error: BaseException, command: str = "") -> tuple[str, int]:
-    """Returns the message for the user, and the exit code.
-
-    >>> explain(TypeError("no such thing"))
-    ('unexpected TypeError: no such thing; this is a bug in fairbits: run it again with --debug and ...', 3)
-    """
+    """Returns the message for the user, and the exit code."""
     if isinstance(error, MemoryLimitError):
         advice = HOW_TO_CONTINUE.get(command)
         return f"{error}; {advice} as soon as more memory is free" if advice else str(error), BAD_INPUT
@@ -212,5 +202,4 @@ def explain(error: BaseException, command: str = "") -> tuple[str, int]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Returns the beginning of an error's message."""
     return (str(error).strip().splitlines() or ["it has no message"])[0][:200]

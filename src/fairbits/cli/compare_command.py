@@ -17,13 +17,11 @@ def compare(
     model: options.Model,
     policies: Annotated[
         str,
-        typer.Option(
-            help="Policies, with options after colons: rtn,gptq:mix=english.",
-            metavar="LIST",
-            autocompletion=policy_options.complete_policies,
+        options.option(
+            "Policies, with options after colons: rtn,gptq:mix=english.", "LIST", policy_options.complete_policies
         ),
     ],
-    bits: Annotated[str, typer.Option(help="Bit widths, such as 4,3 or 2..8.", metavar="LIST")] = "4",
+    bits: Annotated[str, options.option("Bit widths, such as 4,3 or 2..8.", "LIST")] = "4",
     group: policy_options.PlanGroup = None,
     embeddings: policy_options.Embeddings = None,
     languages: options.Languages = None,
@@ -32,15 +30,11 @@ def compare(
     evaluation_tokens: options.EvaluationTokens = 8192,
     sequence: options.Sequence = 512,
     seeds: Annotated[
-        str, typer.Option(help="Random seeds, such as 0,1,2: one sample of calibration text each.", metavar="LIST")
+        str, options.option("Random seeds, such as 0,1,2: one sample of calibration text each.", "LIST")
     ] = "0",
     baseline: Annotated[
         str | None,
-        typer.Option(
-            help="The policy to compare with; by default the first.",
-            metavar="POLICY",
-            autocompletion=policy_options.complete_policy,
-        ),
+        options.option("The policy to compare with; by default the first.", "POLICY", policy_options.complete_policy),
     ] = None,
     measure: options.Measure = "divergence",
     unit: options.Unit = "bits_per_byte",
@@ -87,14 +81,10 @@ def compare(
             progress=show,
         )
     options.write_out(out_file, comparison.save)
-    if as_json:
-        print_json(comparison.as_data())
-    else:
-        print_tables(comparison.tables())
+    print_json(comparison.as_data()) if as_json else print_tables(comparison.tables())
 
 
 def _parse_seeds(text: str) -> list[int]:
-    """Returns the seeds in a list with commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds is {text!r:.40}; it must be whole numbers such as 0,1,2")

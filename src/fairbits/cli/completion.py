@@ -14,11 +14,7 @@ TEXTS = ("declaration", "help")
 
 
 def one_of(*words: str) -> Complete:
-    """Returns a function that offers the words that start with what the user typed.
-
-    >>> one_of("gptq", "nearest")("g")
-    ['gptq']
-    """
+    """Returns a function that offers the words that start with what the user typed."""
 
     def complete(incomplete: str) -> Offers:
         return [word for word in words if word.startswith(incomplete)]
@@ -27,11 +23,7 @@ def one_of(*words: str) -> Complete:
 
 
 def some_of(*words: str) -> Complete:
-    """Returns a function that completes the last word of a list with commas.
-
-    >>> some_of("rtn", "gptq", "mse")("rtn,g")
-    ['rtn,gptq']
-    """
+    """Returns a function that completes the last word of a list with commas."""
 
     def complete(incomplete: str) -> Offers:
         return _complete_list(((word, "") for word in words), incomplete)
@@ -40,20 +32,12 @@ def some_of(*words: str) -> Complete:
 
 
 def language(incomplete: str) -> Offers:
-    """Returns the codes of languages that start with what the user typed, with their names.
-
-    >>> language("heb")
-    [('heb_Hebr', 'Hebrew')]
-    """
+    """Returns the codes of languages that start with what the user typed, with their names."""
     return [(code, name) for code, name in _languages() if code.startswith(incomplete)]
 
 
 def languages(incomplete: str) -> Offers:
-    """Returns a list of languages with its last code completed; none is offered twice.
-
-    >>> languages("eng,fra_")
-    [('eng,fra_Latn', 'French')]
-    """
+    """Returns a list of languages with its last code completed; none is offered twice."""
     return _complete_list(_languages(), incomplete)
 
 

@@ -111,11 +111,7 @@ def state_table(states: Sequence[TaskState]) -> Table:
 
 
 def summary(states: Sequence[TaskState]) -> str:
-    """Returns how many tasks there are of each status, and how many were begun again.
-
-    >>> summary([TaskState("a", "done", attempts=2), TaskState("b", "running", attempts=1), TaskState("c")])
-    '1 of 3 done, 1 running, 1 waiting, 1 restarted'
-    """
+    """Returns how many tasks there are of each status, and how many were begun again."""
     counts = Counter(state.status for state in states)
     unfinished = [f"{counts[name]} {name}" for name in ("running", "waiting", "failed") if counts[name]]
     again = sum(max(state.attempts - 1, 0) for state in states)

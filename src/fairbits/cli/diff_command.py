@@ -15,9 +15,7 @@ from fairbits.models.checkpoint import Checkpoint
 
 def diff(
     a: options.Model,
-    b: Annotated[
-        str, typer.Argument(help="The model to compare with.", metavar="OTHER", autocompletion=completion.model)
-    ],
+    b: Annotated[str, options.argument("The model to compare with.", "OTHER", completion.model)],
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -30,10 +28,7 @@ def diff(
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:
         comparison = run_diff(*both, progress=show)
-    if as_json:
-        print_json(comparison.as_data())
-    else:
-        print_tables(diff_tables(comparison))
+    print_json(comparison.as_data()) if as_json else print_tables(diff_tables(comparison))
 
 
 def diff_tables(comparison: ModelDiff) -> list[Table]:

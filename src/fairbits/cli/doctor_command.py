@@ -19,10 +19,7 @@ def doctor(as_json: options.Json = False) -> None:
     """
     with stages("checking packages and devices"):
         examination = examine()
-    if as_json:
-        print_json(examination.as_data())
-    else:
-        print_tables([doctor_table(examination)])
+    print_json(examination.as_data()) if as_json else print_tables([doctor_table(examination)])
     if examination.problems:
         raise InputError("; ".join(examination.problems))
 
@@ -56,7 +53,6 @@ def _facts(examination: Examination) -> Iterator[tuple[str, Cell]]:
 
 
 def _package(package: Package) -> Cell:
-    """Returns a package with its version, and the problem if there is one."""
     if package.met:
         return [f"{package.name} {package.installed}", (f"  ({package.needed})", "dim")]
     if package.broken is not None:

@@ -17,16 +17,11 @@ from fairbits.text.text_request import TextRequest
 def evaluate(
     quantized: Annotated[
         str,
-        typer.Argument(
-            help="The quantized model: a directory, a .gguf file, or a model id on the Hub.",
-            metavar="QUANTIZED",
-            autocompletion=completion.model,
+        options.argument(
+            "The quantized model: a directory, a .gguf file, or a model id on the Hub.", "QUANTIZED", completion.model
         ),
     ],
-    reference: Annotated[
-        str,
-        typer.Option(help="The model before quantization.", metavar="MODEL", autocompletion=completion.model),
-    ],
+    reference: Annotated[str, options.option("The model before quantization.", "MODEL", completion.model)],
     languages: options.Languages = None,
     text: options.TextFrom = None,
     tokens: options.EvaluationTokens = 8192,
@@ -36,13 +31,11 @@ def evaluate(
     dry_run: options.DryRun = False,
     repeat: Annotated[
         str | None,
-        typer.Option(
-            help="Repeat a measurement: the signature printed by evaluate, gate or a report.", metavar="SIGNATURE"
-        ),
+        options.option("Repeat a measurement: the signature printed by evaluate, gate or a report.", "SIGNATURE"),
     ] = None,
     out_file: Annotated[Path | None, options.out_option("SCORES.json")] = None,
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of the reference model on the Hub.", metavar="NAME")
+        str | None, options.option("Branch, tag or commit of the reference model on the Hub.", "NAME")
     ] = None,
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,

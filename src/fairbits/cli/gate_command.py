@@ -28,58 +28,50 @@ BOOTSTRAP_LEGEND = (
 
 def gate(
     scores: Annotated[
-        Path | None,
-        typer.Argument(help="The file that fairbits evaluate --out wrote; not with --samples.", metavar="SCORES.json"),
+        Path | None, options.argument("The file that fairbits evaluate --out wrote; not with --samples.", "SCORES.json")
     ] = None,
     samples: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
-            help="Instead of scores: the directories of two runs of lm_eval --log_samples, before and after.",
-            metavar="BEFORE AFTER",
+        options.option(
+            "Instead of scores: the directories of two runs of lm_eval --log_samples, before and after.", "BEFORE AFTER"
         ),
     ] = None,
-    max_worst: Annotated[
-        float | None, typer.Option(help="Limit on the damage of the worst language.", metavar="X")
-    ] = None,
-    max_mean: Annotated[
-        float | None, typer.Option(help="Limit on the mean damage of the languages.", metavar="X")
-    ] = None,
+    max_worst: Annotated[float | None, options.option("Limit on the damage of the worst language.", "X")] = None,
+    max_mean: Annotated[float | None, options.option("Limit on the mean damage of the languages.", "X")] = None,
     max_gap: Annotated[
-        float | None, typer.Option(help="Limit on the gap between the worst and the best language.", metavar="X")
+        float | None, options.option("Limit on the gap between the worst and the best language.", "X")
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Scores of a baseline. No language may be significantly worse.", metavar="BASELINE.json"),
+        Path | None, options.option("Scores of a baseline. No language may be significantly worse.", "BASELINE.json")
     ] = None,
     max_worse: Annotated[
-        float | None, typer.Option(help="Limit on how much worse than --against a language may be.", metavar="X")
+        float | None, options.option("Limit on how much worse than --against a language may be.", "X")
     ] = None,
     measure: options.Measure = "divergence",
     unit: options.Unit = "bits_per_byte",
     metric: Annotated[
         str | None,
-        typer.Option(
-            help="With --samples: the metric of the tasks; by default acc, else exact_match, else bits_per_byte.",
-            metavar="NAME",
+        options.option(
+            "With --samples: the metric of the tasks; by default acc, else exact_match, else bits_per_byte.", "NAME"
         ),
     ] = None,
     filter_name: Annotated[
         str | None,
-        typer.Option("--filter", help="With --samples: the filter of answers, if a task has several.", metavar="NAME"),
+        options.option("With --samples: the filter of answers, if a task has several.", "NAME", flag="--filter"),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="With --samples: only these tasks, such as 'belebele_*'.", metavar="PATTERN")
+        str | None, options.option("With --samples: only these tasks, such as 'belebele_*'.", "PATTERN")
     ] = None,
     language_of: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --samples: the language of tasks that have no language code in their name: xwinograd_jp=jpn. "
+        options.option(
+            "With --samples: the language of tasks that have no language code in their name: xwinograd_jp=jpn. "
             "Can be repeated.",
-            metavar="TASK=LANG",
+            "TASK=LANG",
         ),
     ] = None,
     junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="Write the result as JUnit XML, for a CI system.", metavar="FILE")
+        Path | None, options.option("Write the result as JUnit XML, for a CI system.", "FILE", flag="--junit")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -138,18 +130,13 @@ def _write_notes(verdict: GateResult, junit_file: Path | None) -> None:
 
 
 def _refuse(arguments: Mapping[str, Any], why: str) -> None:
-    """Raises if one of the arguments is given."""
     for name, value in arguments.items():
         if value:
             raise InputError(f"{name} {why}")
 
 
 def languages_by_task(pairs: Iterable[str]) -> dict[str, str]:
-    """Returns the language of each task, or pattern of tasks.
-
-    >>> languages_by_task(["xwinograd_jp=jpn"])
-    {'xwinograd_jp': 'jpn'}
-    """
+    """Returns the language of each task, or pattern of tasks."""
     languages: dict[str, str] = {}
     for pair in pairs:
         task, equals, language = (part.strip() for part in pair.partition("="))

@@ -17,34 +17,25 @@ from fairbits.text.detect import undetectable_notes
 def generate(
     base: options.Base,
     prompts: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts to continue; by default the lines of stdin.", metavar="PROMPT"),
+        list[str] | None, options.argument("Texts to continue; by default the lines of stdin.", "PROMPT")
     ] = None,
     overlays: Annotated[
-        Path | None,
-        typer.Option(help="Overlays of the base. Without them the base serves every language.", metavar="DIR"),
+        Path | None, options.option("Overlays of the base. Without them the base serves every language.", "DIR")
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(
-            help="Language of all prompts; by default it is detected for each.",
-            metavar="CODE",
-            autocompletion=completion.language,
-        ),
+        options.option("Language of all prompts; by default it is detected for each.", "CODE", completion.language),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per prompt.", metavar="N")] = 64,
+    max_tokens: Annotated[int, options.option("Maximum new tokens per prompt.", "N")] = 64,
     temperature: Annotated[
-        float,
-        typer.Option(help="0: always the most probable token; 1: sample with the model's probabilities.", metavar="X"),
+        float, options.option("0: always the most probable token; 1: sample with the model's probabilities.", "X")
     ] = 0.0,
     top_p: Annotated[
-        float,
-        typer.Option(help="Sample from the most probable tokens that together have this probability.", metavar="P"),
+        float, options.option("Sample from the most probable tokens that together have this probability.", "P")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same text.", metavar="N")] = 0,
+    seed: Annotated[int, options.option("Random seed; the same seed gives the same text.", "N")] = 0,
     confidence: Annotated[
-        float,
-        typer.Option(help="Text whose language is detected with less confidence is served by the base.", metavar="P"),
+        float, options.option("Text whose language is detected with less confidence is served by the base.", "P")
     ] = 0.5,
     device: options.Device = "auto",
     revision: options.Revision = None,
@@ -94,7 +85,6 @@ def generate(
 
 
 def _read_prompts() -> list[str]:
-    """Returns the lines of stdin that are not blank."""
     stream = typer.get_binary_stream("stdin")
     if stream.isatty() and not err.quiet:
         print_notes(["enter one prompt per line; Ctrl-D ends the input"])

@@ -22,34 +22,31 @@ from fairbits.text.mix import parse_weights
 def imatrix(
     model: Annotated[
         str | None,
-        typer.Argument(
-            help="A directory, a .gguf file, a model id on the Hub, or embedded:tiny. Not with --merge.",
-            metavar="MODEL",
-            autocompletion=completion.model,
+        options.argument(
+            "A directory, a .gguf file, a model id on the Hub, or embedded:tiny. Not with --merge.",
+            "MODEL",
+            completion.model,
         ),
     ] = None,
     out_file: Annotated[
         Path | None, options.out_option("IMATRIX.gguf", help="The file to write, for the mix of the languages.")
     ] = None,
     per_language: Annotated[
-        Path | None, typer.Option(help="Also write one file per language into this directory.", metavar="DIR")
+        Path | None, options.option("Also write one file per language into this directory.", "DIR")
     ] = None,
     languages: options.Languages = None,
     text: options.TextFrom = None,
     weights: Annotated[
         str,
-        typer.Option(
-            help="Weights of the languages in the mix: equal, or numbers: eng=2,fra=1.",
-            metavar="equal|WEIGHTS",
-            autocompletion=completion.one_of("equal"),
+        options.option(
+            "Weights of the languages in the mix: equal, or numbers: eng=2,fra=1.",
+            "equal|WEIGHTS",
+            completion.one_of("equal"),
         ),
     ] = "equal",
     merge: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Merge files instead, one --merge for each: a file and its weight (default: 1).",
-            metavar="FILE=WEIGHT",
-        ),
+        options.option("Merge files instead, one --merge for each: a file and its weight (default: 1).", "FILE=WEIGHT"),
     ] = None,
     tokens: options.Tokens = 4096,
     sequence: options.Sequence = 512,
@@ -95,18 +92,11 @@ def imatrix(
         measured.save(out_file, per_language=per_language)
         result, notes = measured.mix, measured.notes
     print_notes(notes)
-    if as_json:
-        print_json(imatrix_data(result))
-    else:
-        print_tables([imatrix_table(result)])
+    print_json(imatrix_data(result)) if as_json else print_tables([imatrix_table(result)])
 
 
 def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:
-    """Returns files with their weights, which are 1 where none is written.
-
-    >>> files_with_weights(["eng.gguf=2", "fra.gguf"])
-    [('eng.gguf', 2.0), ('fra.gguf', 1.0)]
-    """
+    """Returns files with their weights, which are 1 where none is written."""
     files = []
     for argument in arguments:
         file, equals, weight = argument.rpartition("=")

@@ -34,10 +34,7 @@ def inspect(
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
         inspection = run_inspect(checkpoint, progress=show)
-    if as_json:
-        print_json(inspection.as_data())
-    else:
-        print_tables([inspect_table(inspection, tensors=tensors)])
+    print_json(inspection.as_data()) if as_json else print_tables([inspect_table(inspection, tensors=tensors)])
 
 
 def inspect_table(inspection: Inspection, *, tensors: bool = False) -> Table:

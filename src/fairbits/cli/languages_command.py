@@ -21,10 +21,8 @@ from fairbits.text.reading import EMBEDDED
 def languages(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Codes or names, such as he, heb, Hebrew; by default all languages.",
-            metavar="NAME",
-            autocompletion=completion.language,
+        options.argument(
+            "Codes or names, such as he, heb, Hebrew; by default all languages.", "NAME", completion.language
         ),
     ] = None,
     as_json: options.Json = False,
@@ -37,18 +35,11 @@ def languages(
     """
     chosen = find_languages(names) if names else catalog()
     print_notes((*options.language_notes(names or ()), *unlisted_notes(chosen)))
-    if as_json:
-        print_json(language_data(chosen))
-    else:
-        print_tables([language_table(chosen)])
+    print_json(language_data(chosen)) if as_json else print_tables([language_table(chosen)])
 
 
 def language_data(languages: Iterable[Language]) -> list[dict[str, Any]]:
-    """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it.
-
-    >>> [(row["texts"], row["detected"]) for row in language_data(find_languages(["fin", "heb"]))]
-    [(['declaration', 'help'], True), (['declaration'], True)]
-    """
+    """Returns the facts about each language for JSON, which texts fairbits has in it, and whether it detects it."""
     with_text = {name: set(available()) for name, (_, available) in EMBEDDED.items()}
     detected = set(detectable_languages())
     rows = []

@@ -24,44 +24,38 @@ def mix(
     out_file: Annotated[Path, options.out_option("CALIB.jsonl")],
     languages: Annotated[
         str | None,
-        typer.Option(
-            help="Languages, such as eng,fra,he; by default all languages of the text.",
-            metavar="CODES",
-            autocompletion=completion.languages,
+        options.option(
+            "Languages, such as eng,fra,he; by default all languages of the text.", "CODES", completion.languages
         ),
     ] = None,
     text: options.TextFrom = None,
     weights: Annotated[
         str,
-        typer.Option(
-            help="Shares of the languages: equal, proportional to the text, or numbers: eng=2,fra=1.",
-            metavar="NAME|WEIGHTS",
-            autocompletion=completion.one_of("equal", "proportional"),
+        options.option(
+            "Shares of the languages: equal, proportional to the text, or numbers: eng=2,fra=1.",
+            "NAME|WEIGHTS",
+            completion.one_of("equal", "proportional"),
         ),
     ] = "equal",
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens in total; by default as many as the text allows.", metavar="N")
+        int | None, options.option("Tokens in total; by default as many as the text allows.", "N")
     ] = None,
-    sequence: Annotated[int, typer.Option(help="Tokens per sample.", metavar="N")] = 512,
+    sequence: Annotated[int, options.option("Tokens per sample.", "N")] = 512,
     seed: options.Seed = 0,
     repeat: Annotated[
         bool, options.flag("--repeat", help="Repeat the text of a language that has too little.")
     ] = False,
     cover: Annotated[
         int | None,
-        typer.Option(
-            help="Keep only the N languages that protect all audited languages best; needs --audit.", metavar="N"
-        ),
+        options.option("Keep only the N languages that protect all audited languages best; needs --audit.", "N"),
     ] = None,
     audit: Annotated[
-        Path | None,
-        typer.Option(help="With --cover: an audit of the model in all languages it will serve.", metavar="AUDIT.json"),
+        Path | None, options.option("With --cover: an audit of the model in all languages it will serve.", "AUDIT.json")
     ] = None,
     experts: Annotated[
         int | None,
-        typer.Option(
-            help="Read N times as many samples, and keep the ones that reach the experts with the least text.",
-            metavar="N",
+        options.option(
+            "Read N times as many samples, and keep the ones that reach the experts with the least text.", "N"
         ),
     ] = None,
     device: options.Device = "auto",
@@ -108,10 +102,7 @@ def mix(
             result = even_experts(checkpoint, result, one_in=times, device=compute.choose_device(device), progress=show)
     options.write_out(out_file, result.save)
     print_notes((*options.language_notes(names or ()), *result.notes))
-    if as_json:
-        print_json(result.manifest)
-    else:
-        print_tables([mix_table(result)])
+    print_json(result.manifest) if as_json else print_tables([mix_table(result)])
 
 
 def mix_table(mix: Mix) -> Table:

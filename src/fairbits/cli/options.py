@@ -7,12 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from fairbits.cli import completion
+from fairbits.cli.completion import Complete
 from fairbits.cli.terminal import print_notes
 from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.models.scales.scheme import Group
 from fairbits.text.language_codes import resolve_language, user_codes
+
+
+def option(help: str, metavar: str, complete: Complete | None = None, *, flag: str | None = None, **more: Any) -> Any:
+    """Returns an option; `flag` is its name if this is not the name of the parameter."""
+    return typer.Option(*filter(None, [flag]), help=help, metavar=metavar, autocompletion=complete, **more)
+
+
+def argument(help: str, metavar: str, complete: Complete | None = None) -> Any:
+    """Returns an argument without a flag."""
+    return typer.Argument(help=help, metavar=metavar, autocompletion=complete)
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:
@@ -22,44 +33,32 @@ def flag(*names: str, help: str, **settings: Any) -> Any:
 
 def out_option(metavar: str, help: str = "The file to write.") -> Any:
     """Returns the option --out; `metavar` shows what kind of file or directory it writes."""
-    return typer.Option("--out", help=help, metavar=metavar)
+    return option(help, metavar, flag="--out")
 
 
 Model = Annotated[
-    str,
-    typer.Argument(
-        help="A directory, a .gguf file, a model id on the Hub, or embedded:tiny.",
-        metavar="MODEL",
-        autocompletion=completion.model,
-    ),
+    str, argument("A directory, a .gguf file, a model id on the Hub, or embedded:tiny.", "MODEL", completion.model)
 ]
-Base = Annotated[
-    str,
-    typer.Argument(
-        help="The quantized model: a directory, or a model id on the Hub.",
-        metavar="BASE",
-        autocompletion=completion.model,
-    ),
-]
+Base = Annotated[str, argument("The quantized model: a directory, or a model id on the Hub.", "BASE", completion.model)]
 Languages = Annotated[
     str | None,
-    typer.Option(
-        help="Languages, such as eng,fra,he. Required unless --text is given or MODEL is embedded:tiny.",
-        metavar="CODES",
-        autocompletion=completion.languages,
+    option(
+        "Languages, such as eng,fra,he. Required unless --text is given or MODEL is embedded:tiny.",
+        "CODES",
+        completion.languages,
     ),
 ]
 TextFrom = Annotated[
     str | None,
-    typer.Option(
-        help="Your text, a directory or a JSONL file; or a text that comes with fairbits: declaration (the Universal "
+    option(
+        "Your text, a directory or a JSONL file; or a text that comes with fairbits: declaration (the Universal "
         "Declaration of Human Rights, the default) or help (LibreOffice help). For a file called help, write ./help.",
-        metavar="PATH|NAME",
-        autocompletion=completion.text,
+        "PATH|NAME",
+        completion.text,
     ),
 ]
-Bits = Annotated[int, typer.Option(help="Bits per weight, 2 to 8.", metavar="N")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the Hub.", metavar="NAME")]
+Bits = Annotated[int, option("Bits per weight, 2 to 8.", "N")]
+Revision = Annotated[str | None, option("Branch, tag or commit of a model on the Hub.", "NAME")]
 Trust = Annotated[bool, flag("--trust-remote-code", help="Run Python code that comes with the model.")]
 DryRun = Annotated[
     bool,
@@ -69,49 +68,46 @@ DryRun = Annotated[
 ]
 Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
-Tokens = Annotated[int, typer.Option(help="Calibration tokens per language.", metavar="N")]
-EvaluationTokens = Annotated[int, typer.Option(help="Evaluation tokens per language.", metavar="N")]
-Sequence = Annotated[int, typer.Option(help="Maximum window length in tokens.", metavar="N")]
-Seed = Annotated[int, typer.Option(help="Random seed for sampling text.", metavar="N")]
+Tokens = Annotated[int, option("Calibration tokens per language.", "N")]
+EvaluationTokens = Annotated[int, option("Evaluation tokens per language.", "N")]
+Sequence = Annotated[int, option("Maximum window length in tokens.", "N")]
+Seed = Annotated[int, option("Random seed for sampling text.", "N")]
 GroupOrChannel = Annotated[
     str,
-    typer.Option(
-        "--group",
-        help="Number of weights that share a scale, such as 128; or channel.",
-        metavar="N|channel",
-        autocompletion=completion.one_of("32", "64", "128", "channel"),
+    option(
+        "Number of weights that share a scale, such as 128; or channel.",
+        "N|channel",
+        completion.one_of("32", "64", "128", "channel"),
+        flag="--group",
     ),
 ]
 Measure = Annotated[
     str,
-    typer.Option(
-        help="Measure of damage: divergence (KL from the reference model) or loss (added loss).",
-        metavar="NAME",
-        autocompletion=completion.one_of(*MEASURES),
+    option(
+        "Measure of damage: divergence (KL from the reference model) or loss (added loss).",
+        "NAME",
+        completion.one_of(*MEASURES),
     ),
 ]
 Unit = Annotated[
     str,
-    typer.Option(
-        help="Unit of damage: bits_per_byte (comparable between languages), nats_per_token or nats_per_section.",
-        metavar="UNIT",
-        autocompletion=completion.one_of(*UNITS),
+    option(
+        "Unit of damage: bits_per_byte (comparable between languages), nats_per_token or nats_per_section.",
+        "UNIT",
+        completion.one_of(*UNITS),
     ),
 ]
 Device = Annotated[
     str,
-    typer.Option(
-        help="auto (the GPU if there is one, else the CPU), cpu, cuda, or one of several GPUs such as cuda:1.",
-        metavar="NAME",
-        autocompletion=completion.one_of("auto", "cpu", "cuda"),
+    option(
+        "auto (the GPU if there is one, else the CPU), cpu, cuda, or one of several GPUs such as cuda:1.",
+        "NAME",
+        completion.one_of("auto", "cpu", "cuda"),
     ),
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(
-        help="Store every finished trial in this directory; the same command then resumes where it stopped.",
-        metavar="DIR",
-    ),
+    option("Store every finished trial in this directory; the same command then resumes where it stopped.", "DIR"),
 ]
 
 
@@ -132,11 +128,7 @@ def write_out(path: Path | None, save: Callable[[Path], object]) -> None:
 
 
 def spell_flag(option: str) -> str:
-    """Returns the flag of an option.
-
-    >>> spell_flag("avg_bits")
-    '--avg-bits'
-    """
+    """Returns the flag of an option."""
     return f"--{option.replace('_', '-')}"
 
 
@@ -146,11 +138,7 @@ def split_names(names: str | None) -> list[str] | None:
 
 
 def parse_group(text: str) -> Group:
-    """Returns how many weights share a scale, or channel.
-
-    >>> parse_group("64"), parse_group("channel")
-    (64, 'channel')
-    """
+    """Returns how many weights share a scale, or channel."""
     if text != "channel" and not text.isdecimal():
         raise InputError(f"--group is {text!r:.40}; it must be a number of weights, such as 128, or channel")
     return "channel" if text == "channel" else int(text)
@@ -167,9 +155,6 @@ def language_notes(names: Iterable[str]) -> list[str]:
     """Returns a note on each name of a language in the catalog that is not its code: how it was understood.
 
     Names that the catalog does not hold are left to the text that has them.
-
-    >>> language_notes(["he", "fra_Latn", "my-dialect"])
-    ['he → Hebrew, heb_Hebr (BCP-47 code)']
     """
     names = list(names)
     resolved = [resolve_language(name, user_codes=user_codes(names)) for name in names]

@@ -28,37 +28,29 @@ BEFORE_ROUNDING = "KL was measured before inputs were rounded."
 def overlay(
     model: options.Model,
     base: Annotated[
-        str,
-        typer.Option(
-            help="The quantized model that fairbits quantize made from MODEL.",
-            metavar="DIR",
-            autocompletion=completion.model,
-        ),
+        str, options.option("The quantized model that fairbits quantize made from MODEL.", "DIR", completion.model)
     ],
     out_directory: Annotated[
-        Path | None,
-        options.out_option("DIR", help="The directory to write; by default overlays/ in --base."),
+        Path | None, options.out_option("DIR", help="The directory to write; by default overlays/ in --base.")
     ] = None,
     languages: options.Languages = None,
     budget: Annotated[
-        str, typer.Option(help="Largest size of one overlay, as a share of the base's bytes.", metavar="SHARE")
+        str, options.option("Largest size of one overlay, as a share of the base's bytes.", "SHARE")
     ] = "5%",
     clusters: Annotated[
-        int | None, typer.Option(help="Number of overlays; by default held-out text decides.", metavar="N", min=1)
+        int | None, options.option("Number of overlays; by default held-out text decides.", "N", min=1)
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
-            help="What an overlay stores for a row: its residual, new codes, or new scales (steps).",
-            metavar="residual|codes|steps",
-            autocompletion=completion.one_of(*FORMS),
+        options.option(
+            "What an overlay stores for a row: its residual, new codes, or new scales (steps).",
+            "residual|codes|steps",
+            completion.one_of(*FORMS),
         ),
     ] = "residual",
     activations: Annotated[
         int | None,
-        typer.Option(
-            help="Also round the inputs of linear layers to this number of bits, 2 to 8.", metavar="BITS", min=2, max=8
-        ),
+        options.option("Also round the inputs of linear layers to this number of bits, 2 to 8.", "BITS", min=2, max=8),
     ] = None,
     text: options.TextFrom = None,
     tokens: options.Tokens = 2048,
@@ -111,11 +103,7 @@ def overlay(
 
 
 def parse_budget(text: str) -> float:
-    """Returns a share that is written in percent, or as a number up to 1.
-
-    >>> parse_budget("5%"), parse_budget("0.05")
-    (0.05, 0.05)
-    """
+    """Returns a share that is written in percent, or as a number up to 1."""
     written = text.strip()
     try:
         share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
@@ -147,7 +135,6 @@ def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
 
 
 def _overlay_table(overlays: Overlays) -> Table:
-    """Returns one row per stored set of rows."""
     record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
     text, base = record["text"], record["base_bytes"]
     amount = f"{count_of(len(overlays.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
@@ -211,7 +198,6 @@ def _language_table(overlays: Overlays) -> Table:
 
 
 def _cluster_table(record: Mapping[str, Any]) -> Table:
-    """Returns one row per number of clusters that was tried."""
     tried: Mapping[str, Mapping[str, float]] = record["tried"]
     number = NumberFormat(max(row["worst"] for row in tried.values()))
     rows: list[tuple[Cell, ...]] = [

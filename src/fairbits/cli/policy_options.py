@@ -98,11 +98,7 @@ PlanSeed = Annotated[
 
 
 def policy_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the options of policies that the user gave.
-
-    >>> policy_values({"group": "64", "mix": None, "k": 3})
-    {'group': 64, 'k': 3}
-    """
+    """Returns the values of the options of policies that the user gave."""
     options = policy_options()
     values = {}
     for name, value in arguments.items():
@@ -137,7 +133,6 @@ def make_plan(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Plan:
 
 
 def _metavar(option: PolicyOption, words: tuple[str, ...]) -> str:
-    """Returns how a value looks in --help."""
     forms = [{int: "N", float: "X"}.get(kind, "") for kind in option.kinds]
     text = "|".join(filter(None, (*forms, *words)))
     if any(get_origin(kind) is Mapping for kind in option.kinds):

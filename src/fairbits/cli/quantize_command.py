@@ -52,7 +52,6 @@ def _recorded_options(plan: Plan) -> dict[str, Any]:
 
 
 def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
-    """Returns an option as a plan would record it."""
     if name == "languages":
         return sorted(language.code for language in find_languages(value, user_codes=own))
     if name == "language":
@@ -80,8 +79,7 @@ def quantize(
     languages: options.Languages = None,
     audit: policy_options.AuditOption = None,
     plan_file: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Execute this plan. Only --text may be given with it.", metavar="FILE"),
+        Path | None, options.option("Execute this plan. Only --text may be given with it.", "FILE", flag="--plan")
     ] = None,
     resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
     text: options.TextFrom = None,
@@ -141,13 +139,7 @@ def quantize(
 
 
 def _estimate(
-    checkpoint: Checkpoint,
-    chosen: dict[str, Any],
-    *,
-    out: Path,
-    plan_file: Path | None,
-    resume: bool,
-    device: str,
+    checkpoint: Checkpoint, chosen: dict[str, Any], *, out: Path, plan_file: Path | None, resume: bool, device: str
 ) -> ResourceEstimate:
     """Returns what the quantization takes, by a plan that exists or is still to be made."""
     device = compute.choose_device(device, earlier=draft_device(out) if resume else None)
@@ -159,7 +151,6 @@ def _estimate(
 
 
 def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
-    """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, chosen))
     plan = None if draft is None else draft_plan(draft) or finished_plan(draft)
@@ -173,7 +164,6 @@ def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_alone(plan_file: Path, chosen: dict[str, Any]) -> Path:
-    """Returns the plan's file if no option is chosen that the plan has decided."""
     decided = policy_options.decided_flags(chosen)
     if decided:
         raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")

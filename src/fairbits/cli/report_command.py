@@ -20,30 +20,22 @@ PLACES = {"html": "report.html", HUB: "model"}
 
 
 def report(
-    target: Annotated[
-        Path, typer.Argument(help="The directory of a run, or a file of scores.", metavar="DIR|SCORES.json")
-    ],
+    target: Annotated[Path, options.argument("The directory of a run, or a file of scores.", "DIR|SCORES.json")],
     against: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Scores to compare with; can be repeated. The headline compares with the first.", metavar="FILE"
-        ),
+        options.option("Scores to compare with; can be repeated. The headline compares with the first.", "FILE"),
     ] = None,
-    audit: Annotated[
-        Path | None, typer.Option(help="The file that fairbits audit --out wrote.", metavar="FILE")
-    ] = None,
-    plan: Annotated[Path | None, typer.Option(help="The plan.json of the quantized model.", metavar="FILE")] = None,
-    sweep: Annotated[
-        Path | None, typer.Option(help="The file that fairbits sweep --out wrote.", metavar="FILE")
-    ] = None,
+    audit: Annotated[Path | None, options.option("The file that fairbits audit --out wrote.", "FILE")] = None,
+    plan: Annotated[Path | None, options.option("The plan.json of the quantized model.", "FILE")] = None,
+    sweep: Annotated[Path | None, options.option("The file that fairbits sweep --out wrote.", "FILE")] = None,
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            help="html: a page; md: for a model card; json; hub: README.md, recipe.yaml and report.html for the Hub. "
+        options.option(
+            "html: a page; md: for a model card; json; hub: README.md, recipe.yaml and report.html for the Hub. "
             "By default the suffix of --out decides, else html.",
-            metavar="html|md|json|hub",
-            autocompletion=completion.one_of(*FORMS),
+            "html|md|json|hub",
+            completion.one_of(*FORMS),
+            flag="--format",
         ),
     ] = None,
     out_file: Annotated[
@@ -55,15 +47,12 @@ def report(
         ),
     ] = None,
     base_model: Annotated[
-        str | None, typer.Option(help="hub: the id of the model before quantization.", metavar="OWNER/NAME")
+        str | None, options.option("hub: the id of the model before quantization.", "OWNER/NAME")
     ] = None,
     license: Annotated[
-        str | None,
-        typer.Option(help="hub: the licence; by default the licence in the files of the base model.", metavar="ID"),
+        str | None, options.option("hub: the licence; by default the licence in the files of the base model.", "ID")
     ] = None,
-    repo: Annotated[
-        str | None, typer.Option(help="hub: where you will upload the model.", metavar="OWNER/NAME")
-    ] = None,
+    repo: Annotated[str | None, options.option("hub: where you will upload the model.", "OWNER/NAME")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Report the measurements: as an HTML page, as a section for a model card, as JSON, or as files for the Hub.
@@ -102,7 +91,6 @@ def report(
 
 
 def _form(form: str | None, as_json: bool) -> str | None:
-    """Returns the form that an option names; None if no option does."""
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form!r:.20} contradict each other; give one of them")
     if form is not None and form not in FORMS:

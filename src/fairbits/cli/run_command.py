@@ -35,10 +35,10 @@ MODELS_LEGEND = (
 def run(
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="A directory or a model id on the Hub, or several. Without it, a demo on embedded:tiny.",
-            metavar="MODEL",
-            autocompletion=completion.model,
+        options.argument(
+            "A directory or a model id on the Hub, or several. Without it, a demo on embedded:tiny.",
+            "MODEL",
+            completion.model,
         ),
     ] = None,
     out_directory: Annotated[
@@ -52,38 +52,30 @@ def run(
     text: options.TextFrom = None,
     policy: Annotated[
         str,
-        typer.Option(
-            help="The policy, with options after colons: gptq:mix=minimax.",
-            metavar="NAME",
-            autocompletion=policy_options.complete_policy,
+        options.option(
+            "The policy, with options after colons: gptq:mix=minimax.", "NAME", policy_options.complete_policy
         ),
     ] = DEFAULT,
     baselines: Annotated[
         str | None,
-        typer.Option(
-            help="Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn; "
+        options.option(
+            "Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn; "
             "on the declaration, the default text, rtn comes first.",
-            metavar="NAMES",
-            autocompletion=policy_options.complete_policies,
+            "NAMES",
+            policy_options.complete_policies,
         ),
     ] = None,
     bits: options.Bits = 4,
     widths: Annotated[
-        str | None,
-        typer.Option(
-            help="More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).",
-            metavar="LIST",
-        ),
+        str | None, options.option("More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).", "LIST")
     ] = None,
     group: policy_options.PlanGroup = None,
     embeddings: policy_options.Embeddings = None,
     tokens: Annotated[
-        int | None,
-        typer.Option(help="Calibration tokens per language (default: 4096; demo: 512).", metavar="N"),
+        int | None, options.option("Calibration tokens per language (default: 4096; demo: 512).", "N")
     ] = None,
     evaluation_tokens: Annotated[
-        int | None,
-        typer.Option(help="Evaluation tokens per language (default: 8192; demo: 1536).", metavar="N"),
+        int | None, options.option("Evaluation tokens per language (default: 8192; demo: 1536).", "N")
     ] = None,
     sequence: options.Sequence = 512,
     seed: options.Seed = 0,
@@ -157,10 +149,7 @@ def _print_run(run: FinishedRun, *, as_json: bool) -> None:
 
 def _print_runs(result: FinishedRuns, *, as_json: bool) -> None:
     """Prints one row per model; an error ends the command if any of them failed."""
-    if as_json:
-        print_json(runs_data(result))
-    else:
-        print_tables(runs_tables(result))
+    print_json(runs_data(result)) if as_json else print_tables(runs_tables(result))
     if result.failed:
         name, problem = next(iter(result.failed.items()))
         count = f"{len(result.failed)} of {count_of(len(result.failed) + len(result.runs), 'model')}"

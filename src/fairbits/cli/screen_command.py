@@ -15,23 +15,17 @@ from fairbits.text.reading import open_corpus
 def screen(
     models: Annotated[
         list[str],
-        typer.Argument(
-            help="Directories, .gguf files, model ids on the Hub (ID or ID@REVISION), or embedded:tiny.",
-            metavar="MODEL",
-            autocompletion=completion.model,
+        options.argument(
+            "Directories, .gguf files, model ids on the Hub (ID or ID@REVISION), or embedded:tiny.",
+            "MODEL",
+            completion.model,
         ),
     ],
     languages: Annotated[
-        str | None,
-        typer.Option(
-            help="Also measure C2 and D̂, in these languages.",
-            metavar="CODES",
-            autocompletion=completion.languages,
-        ),
+        str | None, options.option("Also measure C2 and D̂, in these languages.", "CODES", completion.languages)
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option(help="Also measure C2 and D̂, on this text.", metavar="PATH|NAME", autocompletion=completion.text),
+        str | None, options.option("Also measure C2 and D̂, on this text.", "PATH|NAME", completion.text)
     ] = None,
     bits: options.Bits = 4,
     trust_remote_code: options.Trust = False,
@@ -47,10 +41,7 @@ def screen(
     corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
         screening = run_screen(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
-    if as_json:
-        print_json(screening.as_data())
-    else:
-        print_tables([screen_table(screening)])
+    print_json(screening.as_data()) if as_json else print_tables([screen_table(screening)])
     if not screening.complete:
         raise typer.Exit(2)
 

@@ -19,42 +19,31 @@ def serve(
     base: options.Base,
     overlays: Annotated[
         Path | None,
-        typer.Option(
-            help="Overlays that fairbits overlay wrote. Without them the base serves every language.", metavar="DIR"
-        ),
+        options.option("Overlays that fairbits overlay wrote. Without them the base serves every language.", "DIR"),
     ] = None,
     host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on. If other machines can reach it, give --api-key-file too.",
-            metavar="ADDRESS",
-        ),
+        str, options.option("Address to listen on. If other machines can reach it, give --api-key-file too.", "ADDRESS")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 selects a free one.", metavar="N", min=0, max=65535)
-    ] = 8000,
+    port: Annotated[int, options.option("Port to listen on; 0 selects a free one.", "N", min=0, max=65535)] = 8000,
     name: Annotated[
-        str | None, typer.Option(help="Name of the model for clients; by default the name of BASE.", metavar="NAME")
+        str | None, options.option("Name of the model for clients; by default the name of BASE.", "NAME")
     ] = None,
     confidence: Annotated[
         float,
-        typer.Option(
-            help="Text whose language is detected with less confidence is served by the base.",
-            metavar="P",
-            min=0.0,
-            max=1.0,
+        options.option(
+            "Text whose language is detected with less confidence is served by the base.", "P", min=0.0, max=1.0
         ),
     ] = 0.5,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with the API key that clients must send.", metavar="FILE")
+        Path | None, options.option("A file with the API key that clients must send.", "FILE")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens per completion.", metavar="N", min=1)] = 512,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Maximum tokens per prompt.", metavar="N", min=1)] = 4096,
-    max_body: Annotated[int, typer.Option(help="Maximum bytes per request.", metavar="N", min=1024)] = 1 << 20,
-    max_queue: Annotated[int, typer.Option(help="Maximum completions in the queue.", metavar="N", min=1)] = 256,
-    max_batch: Annotated[int, typer.Option(help="Maximum completions decoded together.", metavar="N", min=1)] = 8,
+    max_tokens: Annotated[int, options.option("Maximum new tokens per completion.", "N", min=1)] = 512,
+    max_prompt_tokens: Annotated[int, options.option("Maximum tokens per prompt.", "N", min=1)] = 4096,
+    max_body: Annotated[int, options.option("Maximum bytes per request.", "N", min=1024)] = 1 << 20,
+    max_queue: Annotated[int, options.option("Maximum completions in the queue.", "N", min=1)] = 256,
+    max_batch: Annotated[int, options.option("Maximum completions decoded together.", "N", min=1)] = 8,
     timeout: Annotated[
-        float, typer.Option(help="Time limit per request, in seconds.", metavar="SECONDS", min=0.1, max=86400)
+        float, options.option("Time limit per request, in seconds.", "SECONDS", min=0.1, max=86400)
     ] = 300.0,
     device: options.Device = "auto",
     trust_remote_code: options.Trust = False,
@@ -94,7 +83,6 @@ def serve(
 
 
 def _model_name(base: str, wanted: str | None) -> str:
-    """Returns the name of the model for clients."""
     name = wanted if wanted is not None else Path(base).resolve().name if Path(base).exists() else base
     if not name or not name.isprintable():
         raise InputError(f"--name is {name!r:.40}; it must consist of printable characters")

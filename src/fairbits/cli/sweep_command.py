@@ -15,13 +15,11 @@ from fairbits.quantization.policies.option import parse_bits
 
 def sweep(
     model: options.Model,
-    bits: Annotated[str, typer.Option(help="Bit widths, such as 2..8 or 8,4,3.", metavar="LIST")] = "2..8",
+    bits: Annotated[str, options.option("Bit widths, such as 2..8 or 8,4,3.", "LIST")] = "2..8",
     policy: Annotated[
         str,
-        typer.Option(
-            help="The policy, with options after colons: gptq:mix=english.",
-            metavar="NAME",
-            autocompletion=policy_options.complete_policy,
+        options.option(
+            "The policy, with options after colons: gptq:mix=english.", "NAME", policy_options.complete_policy
         ),
     ] = DEFAULT,
     group: policy_options.PlanGroup = None,
@@ -33,9 +31,7 @@ def sweep(
     seed: options.Seed = 0,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="Largest acceptable damage; by default 0.01 bits per byte or 0.03 nats per token.", metavar="X"
-        ),
+        options.option("Largest acceptable damage; by default 0.01 bits per byte or 0.03 nats per token.", "X"),
     ] = None,
     measure: options.Measure = "divergence",
     unit: options.Unit = "bits_per_byte",
@@ -81,7 +77,4 @@ def sweep(
             progress=show,
         )
     options.write_out(out_file, result.save)
-    if as_json:
-        print_json(result.as_data())
-    else:
-        print_tables(result.tables())
+    print_json(result.as_data()) if as_json else print_tables(result.tables())

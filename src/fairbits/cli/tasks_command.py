@@ -17,25 +17,23 @@ def tasks(
     out_directory: Annotated[Path, options.out_option("DIR", help="The directory to write, new or empty.")],
     languages: Annotated[
         str | None,
-        typer.Option(
-            help="Languages, such as eng,fra,he. Required for the declaration; else all languages of the text.",
-            metavar="CODES",
-            autocompletion=completion.languages,
+        options.option(
+            "Languages, such as eng,fra,he. Required for the declaration; else all languages of the text.",
+            "CODES",
+            completion.languages,
         ),
     ] = None,
     text: options.TextFrom = None,
     kinds: Annotated[
         str,
-        typer.Option(
-            help="Kinds of tasks: bpb (bits per byte of documents), cloze (sentences against corrupted ones).",
-            metavar="NAMES",
-            autocompletion=completion.one_of("bpb", "cloze", "bpb,cloze"),
+        options.option(
+            "Kinds of tasks: bpb (bits per byte of documents), cloze (sentences against corrupted ones).",
+            "NAMES",
+            completion.one_of("bpb", "cloze", "bpb,cloze"),
         ),
     ] = "bpb,cloze",
-    items: Annotated[
-        int | None, typer.Option(help="Maximum items per language and kind; by default all.", metavar="N")
-    ] = None,
-    name: Annotated[str, typer.Option(help="Prefix of the task names.", metavar="NAME")] = "fairbits",
+    items: Annotated[int | None, options.option("Maximum items per language and kind; by default all.", "N")] = None,
+    name: Annotated[str, options.option("Prefix of the task names.", "NAME")] = "fairbits",
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -55,10 +53,7 @@ def tasks(
         name=name,
     )
     print_notes(written.notes)
-    if as_json:
-        print_json(written.as_data())
-    else:
-        print_tables([tasks_table(written)])
+    print_json(written.as_data()) if as_json else print_tables([tasks_table(written)])
 
 
 def tasks_table(written: TaskFiles) -> Table:

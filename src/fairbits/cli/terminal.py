@@ -113,11 +113,7 @@ def print_done(what: str, seconds: float) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time in words.
-
-    >>> duration(3.21), duration(38), duration(130), duration(7500)
-    ('3.2 s', '38 s', '2 min 10 s', '2 h 5 min')
-    """
+    """Returns a time in words."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -127,11 +123,7 @@ def duration(seconds: float) -> str:
 
 
 def short_number(number: float) -> str:
-    """Returns a number in few characters.
-
-    >>> short_number(420), short_number(1_830_000), short_number(0.25)
-    ('420', '1.8M', '0.25')
-    """
+    """Returns a number in few characters."""
     if 0 < number < 10 and number != int(number):
         return f"{number:.2g}"
     unit, suffix = pick_unit_and_suffix(int(number), ["", "k", "M", "G", "T"], 1000)

@@ -108,7 +108,6 @@ class SavedContrast:
     languages: Mapping[Code, TestedEstimate]
 
     def __post_init__(self) -> None:
-        """Checks that the languages that got better or worse are among the others."""
         for name in ("better", "worse"):
             check_within(name, getattr(self, name), "languages", self.languages)
 
@@ -166,12 +165,10 @@ class PolicyEntry:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the quantized model; the largest over the seeds."""
         return max(plan.size_bytes for plan in self.plans)
 
     @cached_property
     def frame(self) -> LanguageFrame:
-        """The damage of every document, the mean over seeds."""
         return replace(self.frames[0], values=np.mean([frame.values for frame in self.frames], axis=0))
 
     @cached_property
@@ -181,19 +178,16 @@ class PolicyEntry:
 
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Least and largest of each statistic over the seeds."""
         values = {name: [statistic(frame).value for frame in self.frames] for name, statistic in STATISTICS.items()}
         return {name: (min(by_seed), max(by_seed)) for name, by_seed in values.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes on the plans, and on languages for which no interval can be formed."""
         plans = (note for plan in self.plans for note in plan.notes)
         return tuple(dict.fromkeys([*plans, *interval_notes(self.frame, self.statistics)]))
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Every layer that was not treated as planned, and how."""
         notes = (f"{layer.name}: {note}" for plan in self.plans for layer in plan.results for note in layer.notes)
         return tuple(dict.fromkeys(notes))
 
@@ -214,7 +208,6 @@ class PolicyEntry:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         return {
             "policy": self.policy,
             "bits": self.bits,
@@ -235,10 +228,8 @@ class PolicyEntry:
 class PolicyContrast:
     """Damage of a policy minus that of another at the same width, paired by document.
 
-    `mean` and `worst` are the differences of the mean and of the largest damage. `p` tests that the mean does not
-    differ, and `p_holm` is the same corrected by Holm's method over all contrasts of the comparison. The worst has no
-    p, because its interval is a heuristic where several languages may be the worst. `better` and `worse` are the
-    languages with a significant difference, by Holm's method over the languages of this contrast.
+    `p` tests that the mean does not differ; `p_holm` is corrected by Holm's method over all contrasts. The worst has no p, because its interval is a heuristic where several languages may be the worst. `better` and
+    `worse` are the languages with a significant difference, by Holm's method over the languages of this contrast.
     """
 
     policy: str
@@ -253,12 +244,10 @@ class PolicyContrast:
 
     @property
     def better(self) -> tuple[str, ...]:
-        """Languages with significantly less damage than under the other policy."""
         return tuple(code for code in self._significant if self.contrast.differences[code].value < 0)
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Languages with significantly more damage."""
         return tuple(code for code in self._significant if self.contrast.differences[code].value > 0)
 
     @property
@@ -266,7 +255,6 @@ class PolicyContrast:
         return [code for code, p in self.contrast.p_holm.items() if p < 1 - self.mean.confidence]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         contrast = self.contrast
         return {
             "policy": self.policy,
@@ -298,19 +286,16 @@ class Comparison(Shown):
 
     @property
     def unit(self) -> str:
-        """The unit of the damage."""
         return self.entries[0].frame.unit
 
     @cached_property
     def contrasts(self) -> tuple[PolicyContrast, ...]:
-        """Every other policy against the baseline of its width."""
         base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
         contrasts = [entry.minus(base[entry.bits]) for entry in self.entries if entry.policy != self.baseline]
         adjusted = holm([contrast.p for contrast in contrasts]).tolist() if contrasts else []
         return tuple(replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True))
 
     def as_data(self) -> dict[str, Any]:
-        """Returns everything for JSON."""
         content = {
             "model": self.model,
             "fingerprint": self.fingerprint,
@@ -325,7 +310,6 @@ class Comparison(Shown):
         return COMPARE.stamp(content)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Returns a table with a row for every policy, bit width and language."""
         rows = [(entry, code, damage) for entry in self.entries for code, damage in entry.frame.by_language().items()]
         columns: dict[str, list[Any]] = {
             "policy": [entry.policy for entry, _, _ in rows],
@@ -338,19 +322,20 @@ class Comparison(Shown):
         return data_frame(columns)
 
     def plot(self) -> Figure:
-        """Returns a figure of the damage of every language under every policy, worst first by the first of them."""
         series = {f"{entry.policy}, {entry.bits} bits": entry.frame.by_language() for entry in self.entries}
         title = f"{MEASURE_LABELS[self.measure].capitalize()} of every language"
         return figure_of_series(series, title=title, unit=self.unit)
 
     def tables(self) -> list[Table]:
-        """Returns the policies at every bit width, their differences from the baseline, and the notes."""
         widths = list(dict.fromkeys(entry.bits for entry in self.entries))
         seeds = (dim(SEEDS),) if self._has_seeds else ()
         tables = [self._table(bits) for bits in widths]
-        tables[0] = replace(
-            tables[0], title=self._heading(), above=(*self._about(), "", [(f"{widths[0]} bits", "bold")])
-        )
+        frame = self.entries[0].frame
+        amounts = f"{count_of(len(frame.languages), 'language')}, {count_of(len(frame.document), 'document')}"
+        text = dim(f"evaluation text of {self.settings['text']}: {amounts}")
+        about = f"group {self.settings['group']}, {MEASURE_LABELS[self.measure]}"
+        title: Cell = [(self.model, "bold cyan"), "  ", (about, "bold")]
+        tables[0] = replace(tables[0], title=title, above=(text, "", [(f"{widths[0]} bits", "bold")]))
         tables[-1] = replace(tables[-1], below=(dim(LEGEND), *seeds))
         contrasts = [self._contrast_table()] if self.contrasts else []
         return [*tables, *contrasts, *notes_table(self._all_notes())]
@@ -358,15 +343,6 @@ class Comparison(Shown):
     @property
     def _has_seeds(self) -> bool:
         return len(self.entries[0].frames) > 1
-
-    def _heading(self) -> Cell:
-        about = f"group {self.settings['group']}, {MEASURE_LABELS[self.measure]}"
-        return [(self.model, "bold cyan"), "  ", (about, "bold")]
-
-    def _about(self) -> tuple[Cell, ...]:
-        frame = self.entries[0].frame
-        amounts = (count_of(len(frame.languages), "language"), count_of(len(frame.document), "document"))
-        return (dim(f"evaluation text of {self.settings['text']}: {', '.join(amounts)}"),)
 
     def _table(self, bits: int) -> Table:
         """Returns one row per policy, and below it the ranges over several seeds."""
@@ -392,7 +368,6 @@ class Comparison(Shown):
         return Table(f"{bits} bits", headers, tuple(rows), left=(2,))
 
     def _contrast_table(self) -> Table:
-        """Returns the differences from the baseline, and the languages that are significantly worse."""
         largest = max(abs(value) for row in self.contrasts for value in (row.mean.value, row.worst.value))
         factor, prefix = short_unit(largest)
         number = NumberFormat(max(abs(row.mean.value) for row in self.contrasts), 3, factor=factor)
@@ -441,5 +416,4 @@ class Comparison(Shown):
         return list(dict.fromkeys([*sizes, *self.notes, *policies, *layers]))
 
     def save(self, path: str | Path) -> None:
-        """Writes the comparison."""
         write_files({check_writable(path, example="compare.json"): to_json(self.as_data())})

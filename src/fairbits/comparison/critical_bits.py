@@ -11,10 +11,8 @@ from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import positive
 from fairbits.kurtosis.checklist import critical_bits
 
-FLOOR = 100.0
-"""Damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm."""
-NAMED = 4
-"""Languages that a sentence names at most."""
+FLOOR = 100.0  # damage below threshold/FLOOR counts as threshold/FLOOR: noise around 0 has no logarithm
+NAMED = 4  # languages that a sentence names at most
 
 
 @dataclass(frozen=True)
@@ -29,16 +27,10 @@ class CriticalBits:
     high: float
 
     def text(self, bits: Sequence[int]) -> str:
-        """Returns it as text, where `bits` are the widths of the sweep.
-
-        >>> CriticalBits(3.42, 3.1, 8.0).text(range(2, 9))
-        '3.4 [3.1, >8]'
-        """
         value, low, high = (bits_text(number, bits) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}]"
 
     def as_data(self, bits: Sequence[int]) -> dict[str, Any]:
-        """Returns it for JSON; the text shows whether an end is open."""
         return asdict(self) | {"text": self.text(bits)}
 
 
@@ -116,9 +108,4 @@ def notes_sentence(measured: CriticalBits, max_kappa: float, *, bits: Sequence[i
 
 
 def _named(codes: Sequence[str]) -> str:
-    """Returns the first names, and how many more there are.
-
-    >>> _named(["a", "b", "c", "d", "e", "f"])
-    'a, b, c, d and 2 more'
-    """
     return ", ".join(codes[:NAMED]) + (f" and {len(codes) - NAMED} more" if len(codes) > NAMED else "")

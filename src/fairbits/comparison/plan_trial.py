@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress, within
@@ -13,13 +13,11 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
-from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,36 +43,20 @@ class PlanTrial:
     device: str = "cpu"
 
     @classmethod
-    def of(
-        cls,
-        checkpoint: Checkpoint,
-        corpus: Corpus,
-        *,
-        request: TextRequest,
-        device: str = "cpu",
-        progress: Progress | None = None,
-    ) -> "PlanTrial":
-        """Returns the trial of a model, after one pass over the requested text."""
-        reference = ReferenceModel.on_corpus(checkpoint, corpus, request=request, device=device, progress=progress)
+    def of(cls, checkpoint: Checkpoint, corpus: Corpus, *, device: str = "cpu", **more: Any) -> "PlanTrial":
+        """Returns the trial of a model, after one pass over the text; `more` are arguments of `on_corpus`."""
+        reference = ReferenceModel.on_corpus(checkpoint, corpus, device=device, **more)
         return cls(SwappedModel.load(checkpoint, device=device), corpus, reference, device)
 
     def __enter__(self) -> "PlanTrial":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reference.close()
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the model."""
         return self.swapped.checkpoint
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of any result must know about model, text and reference."""
-        return (*self.checkpoint.notes, *self.reference.notes)
 
     def run(self, plan: Plan, *, name: str, progress: Progress | None = None) -> PlanResult:
         """Returns the cost of a plan for every language; afterwards the model is restored bit for bit."""
@@ -82,7 +64,10 @@ class PlanTrial:
         results: list[LayerResult] = []
         learned: LearningResult | None = None
         start = time.perf_counter()
-        text = self._calibration(plan)
+        text = None
+        if plan.calibration is not None:
+            corpus = self.corpus.restrict(plan.languages)
+            text = tokenize_corpus(self.checkpoint, corpus, request=plan.calibration.request)
         with self.swapped:
             for block in execute_plan(self.checkpoint, plan, text=text, device=self.device, progress=progress):
                 self.swapped.replace(block.layers)
@@ -97,12 +82,6 @@ class PlanTrial:
                 progress=progress,
             )
         return PlanResult(replace(plan, results=tuple(results), learned=learned), scores, seconds)
-
-    def _calibration(self, plan: Plan) -> TokenizedText | None:
-        if plan.calibration is None:
-            return None
-        corpus = self.corpus.restrict(plan.languages)
-        return tokenize_corpus(self.checkpoint, corpus, request=plan.calibration.request)
 
 
 def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text: str | Path | Corpus | None) -> Corpus:
@@ -119,8 +98,7 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
     return corpus
 
 
-TRIAL_NAME = re.compile(r"(.+), (\d) bits")
-"""How trials are named: a variant and its width."""
+TRIAL_NAME = re.compile(r"(.+), (\d) bits")  # a variant and its width
 
 
 def trial_method(scores: Scores) -> tuple[str, int] | None:

@@ -58,7 +58,6 @@ class StoredTrials:
         self._stack.close()
 
     def load(self, name: str, settings: Mapping[str, Any]) -> PlanResult | None:
-        """Returns the result of a trial; None if it is not finished."""
         place = self.place(name, settings)
         if not (place / TRIAL_FILE).is_file():
             return None
@@ -66,7 +65,6 @@ class StoredTrials:
         return PlanResult(Plan.load(place / "plan.json"), Scores.load(place / "scores.json"), found.seconds)
 
     def save(self, name: str, settings: Mapping[str, Any], result: PlanResult) -> None:
-        """Writes a finished trial."""
         place = self.place(name, settings)
         record = TrialFile(name, settings, result.seconds)
         try:
@@ -82,7 +80,6 @@ class StoredTrials:
         )
 
     def place(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """Returns the subdirectory of a trial."""
         digest = sha256(json.dumps([name, settings], sort_keys=True).encode()).hexdigest()
         plain = re.sub(r"[^\w.+]+", "-", name)[:LONGEST]
         return self.directory / f"{plain}-{digest[:12]}"

@@ -48,7 +48,7 @@ def test_a_plan_costs_the_same_every_time(model: Callable[[str], Checkpoint], fa
     corpus = corpus_for(checkpoint, languages=LANGUAGES, text=None)
     plans = [plan(checkpoint, policy="rtn", bits=bits, group="channel") for bits in (8, 2, 8)]
     with PlanTrial.of(checkpoint, corpus, request=TextRequest("evaluation", 64, 32)) as trial:
-        assert any("kept on disk" in note for note in trial.notes) == (family in TOGETHER)
+        assert any("kept on disk" in note for note in trial.reference.notes) == (family in TOGETHER)
         found = [trial.run(each, name=str(i)).scores.documents for i, each in enumerate(plans)]
     for name in ("nll_reference", "nll_quantized", "kl", "flips"):
         first, second, third = (getattr(each, name) for each in found)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairbits.api.audit import audit
 from fairbits.api.evaluate import checkpoint_scores
@@ -50,7 +51,6 @@ class FinishedRun:
 
     @property
     def page(self) -> Path:
-        """The path of the HTML report."""
         return (self.directory / REPORTS[0]).absolute()
 
 
@@ -82,23 +82,10 @@ def run(
     comes first, as `usual_baselines` explains. The policy is also measured at the bit widths `widths`. The same call
     continues an interrupted run, to the same scores; another call needs another directory.
     """
-    settings = prepare_run(
-        model,
-        out=out,
-        policy=policy,
-        baselines=baselines,
-        bits=bits,
-        group=group,
-        embeddings=embeddings,
-        languages=languages,
-        text=text,
-        tokens=tokens,
-        evaluation_tokens=evaluation_tokens,
-        sequence=sequence,
-        seed=seed,
-        widths=widths,
-        device=device,
-    )
+    arguments: dict[str, Any] = {
+        name: value for name, value in locals().items() if name not in ("progress", "finished")
+    }
+    settings = prepare_run(**arguments)
     fitting = within_memory(run_workload(settings, out), device=settings.device, out=out, progress=progress)
     with fitting as show, open_directory(out, settings) as place:
         stages = _Stages(place, finished or (lambda *_: None), show)
@@ -111,9 +98,8 @@ def run(
             # a link in their place is replaced, not followed
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
-        return FinishedRun(
-            place.path, settings.policy.name, scores[SCORES_FILE], baseline_scores, written, place.notes()
-        )
+        policy, notes = settings.policy.name, place.notes()
+        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +111,6 @@ class _Stages:
     progress: Progress
 
     def audit(self) -> None:
-        """Predicts the damage of rounding to nearest with the same bits and group."""
         settings = self.place.settings
         if self.place.has_audit():
             self.finished("audit.json", None)
@@ -141,7 +126,6 @@ class _Stages:
             ).save(self.place.file("audit.json"))
 
     def quantize(self) -> None:
-        """Writes the quantized model, after the blocks that an interrupted run has finished."""
         settings, out = self.place.settings, self.place.file("model")
         if self.place.has_model():
             self.finished("model", None)
@@ -174,11 +158,7 @@ class _Stages:
         device = settings.device
         with self.timed("answers of the reference"):
             reference = ReferenceModel.on_corpus(
-                settings.checkpoint,
-                settings.corpus,
-                request=settings.evaluation,
-                device=device,
-                progress=self.progress,
+                settings.checkpoint, settings.corpus, request=settings.evaluation, device=device, progress=self.progress
             )
         with reference:
             if SCORES_FILE not in scores:
@@ -197,15 +177,14 @@ class _Stages:
                 for file, (policy, bits) in missing.items()
             }
             if missing:
-                swapped = SwappedModel.load(settings.checkpoint, device=device)
-                trial = PlanTrial(swapped, settings.corpus, reference, device)
+                model = SwappedModel.load(settings.checkpoint, device=device)
+                trial = PlanTrial(model, settings.corpus, reference, device)
             for file, (policy, bits) in missing.items():
                 with self.timed(file):
                     scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))
         return scores
 
     def sweep(self, scores: Mapping[str, Scores]) -> None:
-        """Writes the sweep of the policy over all bits, one of which is that of the written model."""
         settings = self.place.settings
         if not settings.widths:
             return
@@ -240,7 +219,6 @@ class _Stages:
         self.finished(what, time.perf_counter() - start)
 
     def _try(self, trial: PlanTrial, plan: Plan, name: str) -> Scores:
-        """Returns the scores of a plan that is never written, with the notes on the plan."""
         result = trial.run(plan, name=name, progress=self.progress)
         fallbacks = [f"{layer.name}: {note}" for layer in result.plan.results for note in layer.notes]
         more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []

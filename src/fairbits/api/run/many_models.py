@@ -124,11 +124,7 @@ def run_many(
 
 
 def run_directories(targets: Sequence[str | None], out: Path) -> dict[str, Path]:
-    """Returns the directory of each run by its name, which is the name of the model.
-
-    >>> run_directories(["org/a", "org/b"], Path("runs"))
-    {'org-a': PosixPath('runs/org-a'), 'org-b': PosixPath('runs/org-b')}
-    """
+    """Returns the directory of each run by its name, which is the name of the model."""
     if not targets:
         raise InputError("models is empty; give at least one")
     names = [DEMO_NAME if target is None else _name(target) for target in targets]

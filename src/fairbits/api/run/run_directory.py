@@ -28,8 +28,7 @@ from fairbits.reports.sources import RUN, SWEEP, RunFile
 
 REPORTS = ("report.html", "report.md", "report.json")
 MADE_OF_SCORES = ("sweep.json", *REPORTS)
-LONGEST = 40
-"""Characters of a setting that an error shows."""
+LONGEST = 40  # characters of a setting that an error shows
 IRRELEVANT = ("model", "notes", "schema", "versions", "written")
 """Keys of run.json that may differ between two runs with the same result."""
 
@@ -56,20 +55,16 @@ class RunDirectory:
     settings: RunSettings
 
     def file(self, name: str) -> Path:
-        """Returns the path of a file."""
         return self.path / name
 
     def note(self, text: str) -> None:
-        """Adds a note to run.json, once."""
         if text not in self.notes():
             self._record(notes=(*self.notes(), text))
 
     def notes(self) -> tuple[str, ...]:
-        """Returns the notes of run.json."""
         return self._read_record().notes
 
     def has_audit(self) -> bool:
-        """Returns whether there is a sound audit; a damaged one is removed."""
         file = self.file("audit.json")
         if self._is_sound("audit.json", lambda: _check_audit(file, self.settings.checkpoint.fingerprint)):
             return True
@@ -78,17 +73,15 @@ class RunDirectory:
         return False
 
     def draft_plan(self) -> Plan | None:
-        """Returns the plan that an interrupted run was carrying out."""
         draft = draft_directory(self.file("model")).name
         sound = self._is_sound(f"{draft}/{PLAN}", lambda: self._check_plan(Plan.load(self.path / draft / PLAN)))
         return draft_plan(self.file("model")) if sound else None
 
     def has_model(self) -> bool:
         """Returns whether there is a sound model; a damaged one is set aside, and its scores are removed."""
-        check_free(
-            draft_lock(self.file("model")), self.file("model")
-        )  # which removes the lock of a process that is dead
-        clear_remains(self.file("model"))
+        model = self.file("model")
+        check_free(draft_lock(model), model)  # which removes the lock of a process that is dead
+        clear_remains(model)
         if self._is_sound("model", self._check_model):
             return True
         self._set_aside("model")
@@ -101,18 +94,14 @@ class RunDirectory:
         self._record(written=self._written_model().fingerprint)
 
     def drop(self, *names: str) -> None:
-        """Removes files, or links, that no longer belong to this run."""
         for file in map(self.file, names):
             if file.is_file() or file.is_symlink():
                 file.unlink()
 
     def saved_scores(self, name: str) -> Scores | None:
-        """Returns the scores in a file; None if there are no sound ones."""
-        file = self.file(name)
-        return Scores.load(file) if self._is_sound(name, lambda: self._check_scores(name)) else None
+        return Scores.load(self.file(name)) if self._is_sound(name, lambda: self._check_scores(name)) else None
 
     def has_sweep(self, sizes: Mapping[int, int]) -> bool:
-        """Returns whether there is a sound sweep over widths of these sizes; a damaged one is removed."""
         if self._is_sound("sweep.json", lambda: self._check_sweep(sizes)):
             return True
         self.drop("sweep.json")
@@ -194,7 +183,6 @@ def run_bytes(record: RunFile) -> bytes:
 
 
 def _check_audit(file: Path, fingerprint: str) -> None:
-    """Raises unless an audit is complete, with its arrays, and belongs to this model."""
     audit, arrays = AUDIT.read(file), file.with_suffix(".safetensors")
     stored = file_sha256(arrays) if arrays.is_file() else None
     if (audit.arrays.sha256, audit.model.fingerprint) != (stored, fingerprint):
@@ -236,11 +224,6 @@ def _has_run(path: Path, data: RunFile) -> bool:
 
 
 def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    """Returns a note on the versions that differ from those that a run was started with.
-
-    >>> _version_note({"torch": "2.13.0", "numpy": "2.4"}, {"torch": "2.14.0", "numpy": "2.4"})
-    'continued with torch 2.14.0 (started with 2.13.0)'
-    """
     changed = [
         f"{name} {version} (started with {before[name]:.40})"
         for name, version in now.items()
@@ -250,7 +233,6 @@ def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | No
 
 
 def _check_same(path: Path, before: RunFile, now: RunFile) -> None:
-    """Raises if a directory has another run; the error names the differences."""
     differing = list(_differences(*(json.loads(run_bytes(record)) for record in (before, now))))
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
@@ -261,7 +243,6 @@ def _check_same(path: Path, before: RunFile, now: RunFile) -> None:
 
 
 def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the differences in words."""
     for key in asked:
         before, now = recorded.get(key), asked[key]
         if key in IRRELEVANT or before == now:
@@ -281,11 +262,6 @@ def _differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Itera
 
 
 def _short_text(value: Any) -> str:
-    """Returns a setting in a few characters.
-
-    >>> _short_text([3, 8]), _short_text([{"name": "rtn", "scores": "baselines/rtn.json"}]), _short_text([])
-    ('3,8', 'rtn', 'none')
-    """
     listed = value if isinstance(value, list) else [value]
     text = ",".join(str(entry["name"]) if isinstance(entry, dict) else str(entry) for entry in listed) or "none"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -53,19 +53,10 @@ REPORT_SECONDS = 2.0
 PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
-@dataclass(frozen=True)
-class Amounts:
-    """How much a run does by default: tokens per language, and the bit widths that it also measures."""
-
-    tokens: int
-    evaluation_tokens: int
-    widths: tuple[int, ...]
-
-
-DEMO_AMOUNTS = Amounts(512, 1536, (3, 8))
+USUAL_AMOUNTS = 4096, 8192, (2, 3, 6, 8)
+"""Tokens per language for calibration and for evaluation, and the bit widths that are measured too, by default."""
+DEMO_AMOUNTS = 512, 1536, (3, 8)
 """For the embedded model: enough to decide, and about three minutes on two cores."""
-USUAL_AMOUNTS = Amounts(4096, 8192, (2, 3, 6, 8))
-"""For a given model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +78,14 @@ class RunSettings:
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the audit: round to nearest with the same bits and group."""
         return Scheme(self.bits, within_rows(self.group))
 
     @cached_property
     def setting(self) -> EvaluationSetting:
-        """The text and task that all models are evaluated on."""
         return EvaluationSetting.of(self.checkpoint, self.corpus, self.evaluation)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the result apart from model, policy and text."""
         return {
             "bits": self.bits,
             "group": self.group,
@@ -116,12 +104,10 @@ class RunSettings:
 
     @property
     def baseline_files(self) -> dict[str, Variant]:
-        """The baselines by the file of their scores."""
         return {f"baselines/{file_name(baseline.name)}.json": baseline for baseline in self.baselines}
 
     @property
     def bits_files(self) -> dict[str, int]:
-        """The other bit widths by the file of their scores."""
         return {f"widths/{bits}.json": bits for bits in self.widths}
 
     @property
@@ -131,7 +117,6 @@ class RunSettings:
         return baselines | {file: (self.policy, bits) for file, bits in self.bits_files.items()}
 
     def record(self) -> RunFile:
-        """Returns the content of run.json before anything is done."""
         return RunFile(
             fairbits=__version__,
             versions=versions() | {THREADS: str(torch.get_num_threads())},
@@ -145,7 +130,6 @@ class RunSettings:
         )
 
     def options(self, policy: Variant, bits: int) -> dict[str, Any]:
-        """Returns the options with which a policy decides."""
         return {"group": self.group, "embeddings": self.embeddings, **policy.at(bits)}
 
     def plan(self, policy: Variant, bits: int, *, with_text: bool, progress: Progress | None) -> Plan:
@@ -197,15 +181,15 @@ def prepare_run(
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
-    amounts = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
+    usual_tokens, usual_evaluation_tokens, usual_widths = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
     if model is None and languages is None and text is None:
         text = HELP
-    evaluated = amounts.evaluation_tokens if evaluation_tokens is None else evaluation_tokens
-    calibration = TextRequest("calibration", amounts.tokens if tokens is None else tokens, sequence, seed)
+    evaluated = usual_evaluation_tokens if evaluation_tokens is None else evaluation_tokens
+    calibration = TextRequest("calibration", usual_tokens if tokens is None else tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluated, sequence, seed)
     device = resolve_device(device, earlier=recorded_device(out))
     whole("bits", bits, least=2, most=8)
-    requested = listed("widths", amounts.widths if widths is None else widths)
+    requested = listed("widths", usual_widths if widths is None else widths)
     more_bits = sorted({whole("a width", width, least=2, most=8) for width in requested} - {bits})
     chosen = variant(policy)
     compared = None if baselines is None else [variant(name) for name in dict.fromkeys(listed("baselines", baselines))]
@@ -240,7 +224,6 @@ def prepare_run(
 def _possible_bits(
     checkpoint: Checkpoint, corpus: Corpus, policy: Variant, widths: Iterable[int], common: dict[str, Any]
 ) -> tuple[list[int], list[str]]:
-    """Returns the bit widths that a policy can have, and a note on each of the others."""
     kept, notes = list[int](), list[str]()
     for bits in widths:
         try:
@@ -262,11 +245,7 @@ def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) ->
 
 
 def file_name(name: str) -> str:
-    """Returns the name of a variant as a file name without suffix.
-
-    >>> file_name("gptq:mix=eng=2+fra=1")
-    'gptq-mix-eng-2+fra-1'
-    """
+    """Returns the name of a variant as a file name without suffix."""
     plain = re.sub(r"[^\w.+]", "-", name)
     return plain if len(plain) <= LONGEST_NAME else f"{plain[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:8]}"
 
@@ -280,11 +259,7 @@ def recorded_device(out: str | Path) -> str | None:
 def _check_out(out: str | Path, settings: RunSettings) -> None:
     """Raises if the quantized model cannot be written or has no room, unless it is already there."""
     target = Path(out) / "model"
-    shape: dict[str, Any] = {
-        "bits": settings.bits,
-        "group": settings.group,
-        "embeddings": settings.embeddings,
-    }
+    shape: dict[str, Any] = {"bits": settings.bits, "group": settings.group, "embeddings": settings.embeddings}
     if target.is_symlink():
         raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
     if target.exists():
@@ -324,7 +299,6 @@ def run_workload(settings: RunSettings, out: str | Path) -> Workload[RunSettings
 
 
 def _stages(settings: RunSettings) -> Iterator[Stage]:
-    """Yields the stages of a run, in the order in which they run."""
     counter, texts = WorkCounter(settings.checkpoint, settings.device), dict[Any, TokenizedText]()
 
     def text(request: TextRequest, languages: Iterable[str]) -> TokenizedText:
@@ -364,7 +338,6 @@ def _stages(settings: RunSettings) -> Iterator[Stage]:
 
 
 def _smaller_runs(settings: RunSettings) -> Iterator[list[tuple[str, RunSettings]]]:
-    """Yields kinds of smaller runs: learning in blocks, less text, shorter windows."""
     policy = settings.policy
     if "model_steps" in find_policy(policy.policy).options and policy.options.get("model_steps") != 0:
         parts = [part for part in policy.name.split(":") if not part.startswith("model_steps=")]
