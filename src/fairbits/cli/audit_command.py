@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.api.audit import audit as run_audit
 from fairbits.api.dry_run import estimate_audit
 from fairbits.auditing.audit_file import check_audit_target, round_floats

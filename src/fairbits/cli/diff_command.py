@@ -3,8 +3,6 @@
 import math
 from typing import Annotated
 
-import typer
-
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.table import Cell, Table, bar

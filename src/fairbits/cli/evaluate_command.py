@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.api.dry_run import estimate_evaluate
 from fairbits.api.evaluate import evaluate as run_evaluate
 from fairbits.cli import completion, compute, options

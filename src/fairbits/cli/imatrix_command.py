@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from fairbits.api.imatrix import imatrix as measure
 from fairbits.api.imatrix import imatrix_targets
 from fairbits.api.imatrix import merge as merge_files

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables
 from fairbits.core.table import Table

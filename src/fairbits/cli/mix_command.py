@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.auditing.cover import audited_languages, cover_languages
 from fairbits.auditing.expert_use import even_experts
 from fairbits.cli import completion, compute, options

@@ -5,8 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, get_args
 
-import typer
-
 from fairbits.api.overlay import overlay as run_overlay
 from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages

@@ -5,8 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
-import typer
-
 from fairbits.api.dry_run import ResourceEstimate, estimate_quantize
 from fairbits.api.quantize import check_quantize, draft_device, draft_plan, finished_plan
 from fairbits.api.quantize import quantize as run_quantize

@@ -5,8 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-import typer
-
 from fairbits.api.run import FinishedRun
 from fairbits.api.run.many_models import FinishedRuns, run_many
 from fairbits.api.run.run_settings import estimate_run, recorded_device

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.cli import compute, options
 from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.core.errors import InputError

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.api.sweep import sweep as run_sweep
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables

@@ -4,8 +4,6 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fairbits.api.lm_eval_tasks import TaskFiles, write_tasks
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables
