@@ -65,9 +65,9 @@ def test_other_families_have_one_index(reading_model: Any, inside: Any, write: A
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("../elsewhere.safetensors", "beside it"),
-        ("weights.bin", "beside it"),
-        (3, "beside it"),
+        ("../elsewhere.safetensors", "next to it"),
+        ("weights.bin", "next to it"),
+        (3, "next to it"),
         ("other.safetensors.index.json", "missing"),
     ],
 )
