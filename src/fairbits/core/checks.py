@@ -76,14 +76,6 @@ def instance(name: str, value: T, kind: type[Any]) -> T:
     return value
 
 
-def instances(name: str, values: Iterable[T], kind: type[Any]) -> tuple[T, ...]:
-    """Returns `values` as a tuple if all are objects of the class `kind` and there is at least one."""
-    items = sequence(name, values)
-    if not items:
-        raise InputError(f"{name} is empty; it must hold at least one {kind.__name__}")
-    return tuple(instance(f"{name}[{i}]", item, kind) for i, item in enumerate(items))
-
-
 def describe(value: object) -> str:
     """Returns an object in a few words, for an error."""
     if isinstance(value, np.ndarray):

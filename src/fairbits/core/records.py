@@ -36,22 +36,14 @@ REMEDY = "it must be a JSON file: repair it or fetch it again"
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """A kind of file that fairbits writes and reads.
+    """A kind of file that fairbits writes and reads."""
 
-    `schema`    name and version, such as "fairbits.plan/1"
-    `noun`      what messages call it, such as "a plan"
-    `command`   what writes it, such as "fairbits plan"
-    `record`    the dataclass of its content; every field is a key, or has its key as `metadata={"alias": …}`
-    `optional`  fields that a file may lack
-    `stamped`   whether the file says which version of fairbits wrote it
-    """
-
-    schema: str
-    noun: str
-    command: str
-    record: type[T]
-    optional: tuple[str, ...] = ()
-    stamped: bool = True
+    schema: str  # name and version, such as "fairbits.plan/1"
+    noun: str  # what messages call it, such as "a plan"
+    command: str  # what writes it, such as "fairbits plan"
+    record: type[T]  # the dataclass of its content; a field is a key, or has its key as `metadata={"alias": …}`
+    optional: tuple[str, ...] = ()  # fields that a file may lack
+    stamped: bool = True  # whether the file says which version of fairbits wrote it
 
     @property
     def keys(self) -> dict[str, str]:

@@ -36,9 +36,8 @@ CONFIG = "config.json"
 class LoadedCheckpoint(Checkpoint):
     """A model in memory, with the names that its tensors would have in a file.
 
-    Tensors are views of the model's own weights. The model itself is never changed: `load` makes new modules.
-    `directory` is temporary and holds configuration and tokenizer, but no weights. A `quantized` model is refused
-    unless its reader wants one; its weights must then be plain, as `fairbits.quantize` leaves them.
+    Tensors are views of the model's own weights, and the model is never changed. `directory` is temporary and holds no
+    weights. A `quantized` model is refused unless its reader wants one, with plain weights as of `fairbits.quantize`.
     """
 
     def __init__(
@@ -190,9 +189,6 @@ class PackedOnSave(HfQuantizer):
     transformers asks the `hf_quantizer` of a model for the tensors to save. This one returns the tensors that
     `fairbits.quantize` writes. Codes are not kept, only scales: a weight w is code · scale, rounded to the type of
     the model, and w / scale is less than 1/2 from the code for up to 8 bits.
-
-    `plan_bytes`  the plan with its results, as in plan.json
-    `size_bytes`  the size of all tensors once the model is saved
     """
 
     requires_calibration = False
@@ -226,7 +222,12 @@ class PackedOnSave(HfQuantizer):
         model.quantization_method = self.quantization_config.quant_method  # type: ignore[assignment]
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, str]]:
-        state = _experts_apart(model, saved_state(model))
+        state = saved_state(model)  # experts that are stacked are told apart, as in a checkpoint
+        stacks = stacked_experts({name: tuple(tensor.shape) for name, tensor in state.items()})
+        slices = expert_slices(model, stacks) if stacks else {}
+        experts = {name: part.cut(state[part.stacked][part.expert]) for name, part in slices.items()}
+        stacked = {part.stacked for part in slices.values()}
+        state = {name: tensor for name, tensor in state.items() if name not in stacked} | experts
         for name, scales in self._scales.items():
             weight = self._weights[name]
             stored = state.pop(name)
@@ -249,14 +250,6 @@ class PackedOnSave(HfQuantizer):
         if isinstance(dtype, torch.dtype):  # transformers may give its name
             torch.nn.Module.to(model, dtype)
         return model
-
-
-def _experts_apart(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    stacks = stacked_experts({name: tuple(tensor.shape) for name, tensor in state.items()})
-    slices = expert_slices(model, stacks) if stacks else {}
-    stacked = {part.stacked for part in slices.values()}
-    whole = {name: tensor for name, tensor in state.items() if name not in stacked}
-    return whole | {name: part.cut(state[part.stacked][part.expert]) for name, part in slices.items()}
 
 
 def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:

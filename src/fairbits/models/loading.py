@@ -84,12 +84,8 @@ def load_model(
 ) -> PreTrainedModel:
     """Returns the model in eval mode, of the class that its configuration names; every weight comes from the files.
 
-    `shapes` describe the tensors in the files: one that the model should use, and does not, is an error.
-    `stored` is an upper bound on the number of weights in the files. A model of many more is refused before it is made.
-
-    Weights for a GPU are copied there one by one and unpacked there, so main memory never holds the model. Packed
-    weights are unpacked immediately: a loader would do so in the first pass of the whole model, and a pass through a
-    part of it would find none. The wrappers of compressed-tensors are removed: they would keep the model on the CPU.
+    A tensor of `shapes` that the model should use, and does not, is an error; so is a model of many more than `stored`
+    weights. Weights for a GPU are copied and unpacked there one by one, before a pass through a part of the model.
     """
     check_generation_config(directory)
     cls: Any = model_class(config, trust_remote_code=trust_remote_code)

@@ -46,8 +46,12 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     if os.path.isdir(path):
         _check_format(path)
         return ModelSource("directory", path)
+    if path.suffix == ".gguf" and os.path.isfile(path):
+        return ModelSource("gguf", *dequantize_gguf(path))
     if os.path.isfile(path):
-        return _from_file(path)
+        if path.suffix in PICKLES:
+            raise InputError(pickle_advice(path.parent, path.name))
+        raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
     if is_id:
         return ModelSource("hub", _download(str(target), revision, with_code=with_code))
     raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
@@ -58,14 +62,6 @@ def is_hub_id(target: str | Path) -> bool:
     path = Path(os.path.expanduser(target))
     named = re.fullmatch(HUB_ID, str(target)) is not None
     return named and not os.path.exists(path) and path.suffix not in PICKLES | {".gguf", ".safetensors"}
-
-
-def _from_file(path: Path) -> ModelSource:
-    if path.suffix == ".gguf":
-        return ModelSource("gguf", *dequantize_gguf(path))
-    if path.suffix in PICKLES:
-        raise InputError(pickle_advice(path.parent, path.name))
-    raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
 
 
 def _check_format(directory: Path) -> None:

@@ -24,9 +24,8 @@ from fairbits.models.scales.groups import Codes
 def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtype:
     """Returns the type in which text passes through a model that is only observed: bfloat16 on a GPU, if it is its own.
 
-    That is the type in which the model was trained and will be served, and a GPU computes many times faster in it.
-    Otherwise it is float32: on the CPU; for classes that keep some of their modules in float32; and for models in
-    float16, whose states may be larger than float16 can hold.
+    A GPU computes many times faster in it. It is float32 on the CPU, for classes that keep some of their modules in
+    float32, and for models in float16, whose states may be larger than float16 can hold.
     """
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
@@ -223,9 +222,8 @@ READERS = 4  # threads that read: one copies a few GB a second out of the system
 class ReadAhead:
     """Reads tensors onto a device, in the type of the file.
 
-    `parts` are the names of tensors in the order in which they will be needed, such as one block after the other. When
-    the first tensor of a part is requested, the part before it is forgotten and the one after it is read ahead. Any
-    other order, and a tensor of no part, is right but slower.
+    `parts` are names of tensors, such as block by block. When the first tensor of a part is requested, the part before
+    it is forgotten and the one after it is read ahead; any other order is right but slower.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ import scipy  # its modules are loaded when they are used
 from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats, finite_array, nonnegative_array, weights_vector
-from fairbits.core.checks import in_range, instances
+from fairbits.core.checks import in_range
 from fairbits.core.errors import InputError
 from fairbits.models.weight_moments import Moments, mixture_moments
 
@@ -71,7 +71,7 @@ class Mixture(Distribution):
     """
 
     def __init__(self, parts: Sequence[Distribution], weights: ArrayLike) -> None:
-        self.parts: tuple[Distribution, ...] = instances("parts", parts, Distribution)
+        self.parts = tuple(parts)
         self.weights = weights_vector("weights", weights, size=len(self.parts))
 
     @property

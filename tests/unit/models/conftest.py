@@ -17,6 +17,7 @@ from safetensors import safe_open
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairbits.reports.hub_card import hub_files
+from fairbits.models.io import weight_files
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -210,7 +211,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", f"{endpoint}/{template}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    monkeypatch.setattr(hub_files, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(weight_files, "FIRST_WAIT_S", 0.001)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield found

@@ -129,6 +129,7 @@ class _View:
         tied_to = self.names.tied_to.get(source.name)
         weight = Weight(source.name, path, block, "", "other", shape, False, None, None, tied_to, False)
         layer = self.steps.layers.get(path) if leaf == "weight" else None
+        of_experts = len(shape) == 2 if source.expert is not None else len(shape) == 3 and leaf in EXPERT_ROLES
         if layer is not None and source.n_parts > 1 and source.expert is None:
             raise InputError(
                 f"{source.name!r} becomes a part of {source.parameter!r}; only experts may be joined like this"
@@ -144,17 +145,12 @@ class _View:
                 linear=True,
                 layout=layer.layout,
             )
-        elif self._is_of_experts(source, shape) and block is not None:
+        elif of_experts and path in self.calls and block is not None:
             hidden_size = stream_size(self.calls, self.steps.blocks[block])
             weight = _expert_weight(weight, source, self.model.get_submodule(path), hidden_size)
         else:
             weight = replace(weight, role=self._plain_role(source))
         return replace(weight, stack=self.stack(path, weight.role))
-
-    def _is_of_experts(self, source: TensorSource, shape: Shape) -> bool:
-        path, _, leaf = source.parameter.rpartition(".")
-        stacked = len(shape) + (source.expert is not None) == 3
-        return stacked and path in self.calls and (source.expert is not None or leaf in EXPERT_ROLES)
 
     def stack(self, path: str, role: Role) -> str:
         """Returns "encoder", "decoder", "shared" for what precedes both, "other" for what text never reaches."""

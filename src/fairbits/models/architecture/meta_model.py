@@ -23,7 +23,10 @@ SPARE_VALUES = 2**28  # values that a model may have beyond its files: a table o
 
 def model_class(config: PretrainedConfig, *, trust_remote_code: bool = False) -> type[Model]:
     """Returns the class named in config.architectures; without a name the language model class of the family."""
-    names = getattr(config, "architectures", None) or _family_classes(config)
+    kinds = ("SEQ_TO_SEQ_CAUSAL_LM", "CAUSAL_LM", "MASKED_LM")
+    tables = [getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES") for kind in kinds]
+    family = [table[config.model_type] for table in tables if config.model_type in table]
+    names = getattr(config, "architectures", None) or family
     remote = getattr(config, "auto_map", None) or {}
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not isinstance(remote, dict):
         raise InputError(
@@ -106,15 +109,6 @@ def describe_modules(model: nn.Module, names: Iterable[str]) -> str:
         f"found: class {type(model).__name__}; modules {modules}; repeated lists {repeated or 'none'}; "
         f"first tensors {first or 'none'}"
     )
-
-
-def _family_classes(config: PretrainedConfig) -> list[str]:
-    tables = (
-        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
-    return [table[config.model_type] for table in tables if config.model_type in table]
 
 
 TOKENS = 2  # the fewest for which one token can attend to another

@@ -117,7 +117,13 @@ def stacked_experts(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 def expert_slices(model: PreTrainedModel, stacks: Mapping[str, Shape]) -> dict[str, ExpertSlice]:
     """Returns the stacked experts for which transformers knows names under which a quantized file can hold them."""
     conversions, saved_name = Conversions(model), _saved_names(model)
-    merges = [converter for converter in conversions.converters if _merges_experts(converter)]
+    steps = MergeModulelist | Concatenate | Transpose
+    merges = [
+        converter
+        for converter in conversions.converters
+        if all(isinstance(step, steps) for step in converter.operations)
+        and all("*" in pattern for pattern in converter.source_patterns)
+    ]
     slices: dict[str, ExpertSlice] = {}
     for name, shape in stacks.items():
         target, pattern = conversions.target(name)
@@ -147,11 +153,6 @@ def _saved_names(model: PreTrainedModel) -> Callable[[str], str]:
     plain = [renaming for renaming in renamings if not isinstance(renaming, PrefixChange)]
     reverse: list[Any] = [renaming.reverse_transform() for renaming in reversed(plain)]
     return lambda name: apply_renamings(name, reverse)
-
-
-def _merges_experts(converter: WeightConverter) -> bool:
-    plain = all(isinstance(step, MergeModulelist | Concatenate | Transpose) for step in converter.operations)
-    return plain and all("*" in pattern for pattern in converter.source_patterns)
 
 
 def _turns(converter: WeightConverter) -> bool:
@@ -298,9 +299,8 @@ LARGEST_SHARE = 0.01
 def explain_unused(model: PreTrainedModel, unused: Mapping[str, str], shapes: Mapping[str, Shape]) -> Mapping[str, str]:
     """Returns why each tensor, given with its place, is not needed; raises if the model would not be the same.
 
-    Files often contain heads for other tasks and poolers, which transformers ignores. But an unused tensor among the
-    layers or in a module that the model has, or a large share of unused weights, means that file and configuration do
-    not belong together.
+    Files often contain heads for other tasks. But an unused tensor among the layers or in a module that the model has,
+    or a large share of unused weights, means that file and configuration do not belong together.
     """
     reasons = {name: _harmless(model, place, len(shapes[name])) for name, place in unused.items()}
     unexplained = [name for name, reason in reasons.items() if reason is None]

@@ -303,9 +303,10 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
         targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
         groups.append(_group(targets, scheme, layout))
     layouts = {group["format"] for group in groups}
+    dense = any(scheme.bits not in (2, 4, 8) for scheme in stored.values())
     entry = {
         "quant_method": "compressed-tensors",
-        "version": _needed_version(stored.values(), whole=BYTES in layouts),
+        "version": BYTES_VERSION if BYTES in layouts else DENSE_VERSION if dense else PLAIN_VERSION,
         "format": layouts.pop() if len(layouts) == 1 else MIXED,
         "quantization_status": "compressed",
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
@@ -332,12 +333,6 @@ def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
     }
     activations = {"input_activations": None, "output_activations": None}
     return {"targets": targets, "weights": weights, **activations, "format": layout}
-
-
-def _needed_version(stored: Iterable[Scheme], *, whole: bool) -> str:
-    if whole:
-        return BYTES_VERSION
-    return DENSE_VERSION if any(scheme.bits not in (2, 4, 8) for scheme in stored) else PLAIN_VERSION
 
 
 def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:

@@ -41,19 +41,13 @@ class Importance:
 
 @dataclass(frozen=True, eq=False)
 class Imatrix:
-    """The importance of the layers of one model, by llama.cpp's name of their tensors.
-
-    `datasets`     names of the texts
-    `chunk_size`   tokens per window of text
-    `languages`    the share of each language; empty if it is not known, as in a file of llama-imatrix
-    `fingerprint`  of the model, None if it is not known
-    """
+    """The importance of the layers of one model, by llama.cpp's name of their tensors."""
 
     entries: Mapping[str, Importance]
-    datasets: tuple[str, ...]
-    chunk_size: int
-    languages: Mapping[str, float] = field(default_factory=dict)
-    fingerprint: str | None = None
+    datasets: tuple[str, ...]  # names of the texts
+    chunk_size: int  # tokens per window of text
+    languages: Mapping[str, float] = field(default_factory=dict)  # shares; none in a file of llama-imatrix
+    fingerprint: str | None = None  # of the model, if it is known
 
     @property
     def tokens(self) -> int:
@@ -137,13 +131,7 @@ class ImatrixEntries:
             raise InputError(f"{len(self.shares)} shares for {len(self.languages)} languages; each must have one")
 
 
-KEYS = {
-    DATASETS: "datasets",
-    CHUNK_SIZE: "chunk_size",
-    LANGUAGES: "languages",
-    SHARES: "shares",
-    FINGERPRINT: "fingerprint",
-}
+KEYS = {key: key.rpartition(".")[2] for key in (DATASETS, CHUNK_SIZE, LANGUAGES, SHARES, FINGERPRINT)}
 
 
 def _importances(path: Path, tensors: Mapping[str, Floats]) -> dict[str, Importance]:

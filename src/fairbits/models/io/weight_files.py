@@ -7,7 +7,7 @@ again where it is refused. Size and ETags show that the bytes still belong to th
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,7 +238,9 @@ def read_weights(folder: Folder, explicit: object = None) -> tuple[dict[str, Sto
 
 def no_weights(directory: Path) -> InputError:
     """Returns the error for a directory without weights."""
-    return InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {_listing(directory)}")
+    names = sorted(path.name for path in directory.iterdir())
+    listing = (", ".join(names[:8]) + (" …" if len(names) > 8 else "")) or "nothing"
+    return InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {listing}")
 
 
 def _read_explicit(folder: Folder, name: object) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
@@ -267,7 +269,10 @@ def _read_shards(folder: Folder, name: str) -> tuple[dict[str, StoredTensor], tu
         stored = folder.read_header(shard)
         _check_agreement(path, shard, expected=expected[shard], stored=stored.keys())
         tensors |= stored
-    return tensors, _size_note(index, sum(info.nbytes for info in tensors.values()))
+    size, metadata = sum(info.nbytes for info in tensors.values()), index.get("metadata")
+    stated = metadata.get("total_size", size) if isinstance(metadata, dict) else size
+    # not an error: conversions that drop tied copies leave the old total behind, and every shard has been checked
+    return tensors, () if stated == size else (f"the index states {stated!r:.40} bytes, the shards hold {size}",)
 
 
 def _check_shard(folder: Folder, index: Path, shard: str) -> None:
@@ -288,17 +293,5 @@ def _check_agreement(index: Path, shard: str, *, expected: set[str], stored: Ite
         )
 
 
-def _size_note(index: Mapping[str, object], size: int) -> tuple[str, ...]:
-    # Not an error: conversions that drop tied copies leave the old total behind, and every shard has been checked.
-    metadata = index.get("metadata")
-    stated = metadata.get("total_size", size) if isinstance(metadata, dict) else size
-    return () if stated == size else (f"the index states {stated!r:.40} bytes, the shards hold {size}",)
-
-
 def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _listing(directory: Path) -> str:
-    names = sorted(path.name for path in directory.iterdir())
-    return (", ".join(names[:8]) + (" …" if len(names) > 8 else "")) or "nothing"

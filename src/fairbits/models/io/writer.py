@@ -64,21 +64,14 @@ FILES = {"model", "done", STATE, PLAN, LEARNING}  # all that a draft can hold, e
 
 @dataclass(frozen=True)
 class DraftState:
-    """What a draft is for: a draft is continued only if all of this is the same.
-
-    `plan`, `model`  the digest of the plan, and the fingerprint of the model
-    `tokenizer`      the hash of its tokenizer
-    `fairbits`       the version
-    `device`         what computes
-    `stored`         the bits and the group size of every tensor that is quantized; null: a row has one scale
-    """
+    """What a draft is for: a draft is continued only if all of this is the same."""
 
     plan: Digest
-    model: Digest
+    model: Digest  # its fingerprint
     tokenizer: Digest
-    fairbits: Name
-    device: Name
-    stored: Mapping[str, tuple[StoredBits, Positive | None]]
+    fairbits: Name  # the version
+    device: Name  # what computes
+    stored: Mapping[str, tuple[StoredBits, Positive | None]]  # bits and group size; null: a row has one scale
 
 
 DRAFT = Kind(
@@ -248,7 +241,10 @@ class QuantizedWriter:
         with self._writing():
             if self._kept:
                 write_tensors(self._model / self._shards[-1], self._kept, progress=progress)
-            self._write_thresholds()
+            blocks = (*(block.index for block in self.checkpoint.architecture.blocks), None)
+            extra = {name: tensor for index in blocks for name, tensor in _mapped(self._files(index)[1]).items()}
+            if extra:  # joined in a file that is not part of the model
+                write_tensors(self._model / THRESHOLDS, in_memory(extra))
             self._write_companions(files)
             self._apart.write(self._model)
             self._apart.write_indices(self._model, self._shards, size_bytes=self.size_bytes)
@@ -337,12 +333,6 @@ class QuantizedWriter:
         shape, dtype = self.checkpoint.architecture.weights[name].shape, self.checkpoint.scale_dtype
         check_planned(name, codes, shape=shape, scheme=self.schemes[name], dtype=dtype)
 
-    def _write_thresholds(self) -> None:
-        indices = (*(block.index for block in self.checkpoint.architecture.blocks), None)
-        tensors = {name: tensor for index in indices for name, tensor in _mapped(self._files(index)[1]).items()}
-        if tensors:
-            write_tensors(self._model / THRESHOLDS, in_memory(tensors))
-
     def _write_companions(self, files: Mapping[str, bytes]) -> None:
         for path in sorted(self.checkpoint.directory.iterdir()):
             skipped = path.name == CONFIG or path.name.endswith(INDEX_SUFFIX) or path.name in files
@@ -394,9 +384,8 @@ WRITERS = 2  # threads that write: one hashes while the other waits for the disk
 class WriteBehind:
     """Calls functions in threads, in their order; to be used in a `with` statement.
 
-    At most a few wait, so memory stays bounded. A problem in a thread, such as a full disk, is raised in the caller at
-    the next block or at the end, and nothing after it is written. If the caller itself is interrupted, blocks that are
-    complete are still written, so that a resumed run need not compute them again.
+    At most a few wait. A problem in a thread, such as a full disk, is raised in the caller at the next block or at the
+    end. If the caller is interrupted, complete blocks are still written, so that a resumed run can use them.
     """
 
     def __init__(self) -> None:

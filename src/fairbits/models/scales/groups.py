@@ -158,9 +158,8 @@ def fit_scales(W: Tensor, codes: Tensor, scales: Tensor, *, H: Tensor) -> Tensor
 def _absmax(blocks: Tensor, grid: Grid) -> Tensor:
     """Returns max|w| / n, on the twos grid max|w| / (n + ½).
 
-    On the symmetric grid the largest weight is a level. On the twos grid, which is the one that checkpoints hold by
-    default, it is half a scale from its level: no weight of either sign is further from its level than that, and
-    scales are smaller than with max|w| / n.
+    On the symmetric grid the largest weight is a level. On the twos grid, the default of checkpoints, it is half a
+    scale from its level, like no other weight of either sign, and scales are smaller than with max|w| / n.
     """
     largest = torch.maximum(blocks.amax(2), blocks.amin(2).neg_())  # makes no copy of the weights
     return largest.float().double() / (grid.highest + (0.5 if grid.kind == "twos" else 0.0))

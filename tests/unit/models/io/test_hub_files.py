@@ -15,6 +15,7 @@ from fairbits.models import hub_checkpoint
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read
 from fairbits.reports.hub_card import hub_files
+from fairbits.models.io import weight_files
 
 ID = "someone/some-model"
 Served = tuple[Any, Checkpoint]
@@ -75,7 +76,7 @@ def test_what_stays_is_an_error(served: Served, faults: list[Any], message: str)
 
 def test_answers_that_are_always_cut(served: Served, monkeypatch) -> None:
     hub, _ = served
-    monkeypatch.setattr(hub_files, "TRIES", 2)
+    monkeypatch.setattr(weight_files, "TRIES", 2)
     remote = open_to_read(ID)
     hub.faults = ["cut"] * 100
     with pytest.raises(InputError, match=r"sent only in part: [\d,]+ of [\d,]+ bytes .* after 2 requests"):

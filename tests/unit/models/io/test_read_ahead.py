@@ -3,8 +3,7 @@ import torch
 from safetensors.torch import save_file
 
 from fairbits.core.errors import InputError
-from fairbits.models import checkpoint
-from fairbits.models.io import read_ahead
+from fairbits.models import checkpoint, streaming_model
 from fairbits.models.io.safetensors_files import read_header, read_tensor
 from fairbits.models.streaming_model import ReadAhead
 
@@ -24,7 +23,7 @@ class Threads:
 
     def __init__(self, monkeypatch):
         self.names = []
-        monkeypatch.setattr(read_ahead, "is_gpu", lambda _device: True)
+        monkeypatch.setattr(streaming_model, "is_gpu", lambda _device: True)
         monkeypatch.setattr(checkpoint, "read_tensor", self.read)
 
     def read(self, info, *, pinned):
