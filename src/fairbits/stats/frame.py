@@ -200,7 +200,7 @@ class LanguageFrame(DocumentRecords, Shown):
         return worst_difference(joint, self.confidence)
 
     def contrast(self, baseline: "LanguageFrame") -> Contrast:
-        """Returns this damage minus the baseline's per language, paired by document, with Holm's p (slightly liberal)."""
+        """Returns this damage minus the baseline's per language, paired by document, with Holm's p values."""
         return self.minus(baseline).contrast_with_zero()
 
     def contrast_with_zero(self) -> Contrast:

@@ -16,8 +16,7 @@ from fairbits.core.array_checks import Floats, finite_array, labels
 from fairbits.core.checks import same_shape
 from fairbits.core.errors import InputError
 from fairbits.stats.intervals import Estimate
-from fairbits_research.stats.correlation_tests import Rng
-from fairbits_research.stats.correlation_tests import e_value, robustness_value
+from fairbits_research.stats.correlation_tests import Rng, e_value, robustness_value
 
 CONFIDENCE = 0.95
 LEAST_FAMILIES = 5

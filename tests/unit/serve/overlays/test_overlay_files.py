@@ -15,7 +15,7 @@ import torch
 from fairbits.core.errors import InputError
 from fairbits.core.locks import LOCK
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, sha256_of, write_tensors
+from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, write_tensors
 from fairbits.serve.overlays.activations import ActivationTable
 from fairbits.serve.overlays.overlay_files import (
     BASE,
@@ -145,7 +145,7 @@ def stored_anew(place: Path, name: str, value: torch.Tensor) -> None:
     (file,) = place.glob("eng_Latn.*.safetensors")
     tensors = {info.name: map_tensor(info).clone() for info in read_header(file).values()}
     write_tensors(file, in_memory({**tensors, name: value}))
-    rewritten(place, lambda said: [each.update(sha256=sha256_of(file)) for each in said["overlays"][:2]])
+    rewritten(place, lambda said: [each.update(sha256=file_sha256(file)) for each in said["overlays"][:2]])
 
 
 def without(*path: Any) -> Callable[[dict[str, Any]], Any]:
@@ -278,7 +278,7 @@ def test_files_that_were_damaged_on_the_way_are_refused(made: Overlays, tmp_path
         path.write_bytes(whole[: len(whole) // 2])
         for each in (said := manifest_of(tmp_path))["overlays"] + [said["activations"]]:
             if each["file"] == path.name:
-                each["sha256"] = sha256_of(path)
+                each["sha256"] = file_sha256(path)
         (tmp_path / MANIFEST).write_text(json.dumps(said))
         assert "truncated" in told()
     (tmp_path / MANIFEST).write_text((tmp_path / MANIFEST).read_text()[:-20])
