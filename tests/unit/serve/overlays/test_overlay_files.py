@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import file_sha256
 from fairbits.core.locks import LOCK
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, write_tensors
