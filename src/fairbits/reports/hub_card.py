@@ -164,7 +164,7 @@ def hub_languages(codes: Iterable[str]) -> tuple[list[str], list[str]]:
 
     The Hub takes ISO 639-1 where there is such a code, else ISO 639-3; scripts and varieties are left out.
     """
-    tags = {code: language_from_code(code).bcp47.split("-")[0].lower() for code in codes}
+    tags = {code: language_from_code(code).subtag.lower() for code in codes}
     unknown = [code for code, tag in tags.items() if not re.fullmatch("[a-z]{2,3}", tag) or PRIVATE_USE.fullmatch(tag)]
     return sorted({tag for code, tag in tags.items() if code not in unknown}), unknown
 

@@ -35,6 +35,10 @@ class Language:
         return self.script in RIGHT_TO_LEFT
 
     @property
+    def subtag(self) -> str:
+        return self.bcp47.split("-")[0]
+
+    @property
     def listed(self) -> bool:
         return self.code in by_code()
 
@@ -70,10 +74,10 @@ def codes() -> dict[str, Meanings]:
     claims = [
         *((language.code, language.code, "code") for language in catalog()),
         *((language.bcp47, language.code, "BCP-47 code") for language in catalog()),
-        *((f"{_subtag(language)}-{language.script}", language.code, "BCP-47 code") for language in catalog()),
+        *((f"{language.subtag}-{language.script}", language.code, "BCP-47 code") for language in catalog()),
         *((f"{language.iso639_3}-{language.script}", language.code, "ISO 639-3 code") for language in catalog()),
         *((language.iso639_3, language.code, "ISO 639-3 code") for language in alone),
-        *((_subtag(language), language.code, "BCP-47 code") for language in alone),
+        *((language.subtag, language.code, "BCP-47 code") for language in alone),
         *((alias, code, because) for alias, (code, because) in _table()["other codes"].items()),
     ]
     for name, code, because in claims:
@@ -95,10 +99,6 @@ def names() -> dict[str, Meanings]:
     for language in catalog():
         autonyms.setdefault(fold(language.autonym), {})[language.code] = "autonym"
     return autonyms | index
-
-
-def _subtag(language: Language) -> str:
-    return language.bcp47.split("-")[0]
 
 
 def _without_region(folded: str) -> Meanings:

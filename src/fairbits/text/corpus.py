@@ -43,11 +43,16 @@ class Corpus:
         codes = list(dict.fromkeys(code for documents in splits.values() for code in documents))
         for split, documents in splits.items():
             complete = {code: documents.get(code, ()) for code in codes}  # a language may be empty in one split
-            if self.parallel:
-                _check_aligned(split, complete)
+            if self.parallel and len({len(texts) for texts in complete.values()}) > 1:
+                counts = ", ".join(f"{code} {len(texts):,}" for code, texts in complete.items())
+                rule = "every language must have the same number"
+                raise InputError(f"the parallel {split} documents are not aligned ({counts}); {rule}")
             object.__setattr__(self, split, MappingProxyType(complete))
             if self.clips:
-                _check_clips(split, complete, self.clips[split])
+                for code, texts in complete.items():
+                    if (clips := len(self.clips[split].get(code, ()))) != len(texts):
+                        counts = f"{len(texts):,} transcripts and {clips:,} clips"
+                        raise InputError(f"{split} {code} has {counts}; each clip must have one")
         object.__setattr__(
             self, "notes", tuple(instance("a note", note, str) for note in sequence("notes", self.notes))
         )
@@ -115,7 +120,10 @@ class Corpus:
 
         Case and white space do not matter. What is left out in one language of a parallel corpus is left out in all.
         """
-        shared = {code: _shared(texts, self.evaluation[code]) for code, texts in self.calibration.items()}
+        shared: dict[str, frozenset[int]] = {}
+        for code, texts in self.calibration.items():
+            evaluated = set(map(_fingerprint, self.evaluation[code]))
+            shared[code] = frozenset(i for i, document in enumerate(texts) if _fingerprint(document) in evaluated)
         if self.parallel:
             everywhere = frozenset[int]().union(*shared.values())
             shared = dict.fromkeys(shared, everywhere)
@@ -157,23 +165,6 @@ def _check_document(where: str, text: str) -> str:
     return cleaned
 
 
-def _check_aligned(split: str, documents: Documents) -> None:
-    if len({len(texts) for texts in documents.values()}) > 1:
-        counts = ", ".join(f"{code} {len(texts):,}" for code, texts in documents.items())
-        raise InputError(
-            f"the parallel {split} documents are not aligned ({counts}); every language must have the same number"
-        )
-
-
-def _check_clips(split: str, documents: Documents, clips: Mapping[str, tuple[Clip, ...]]) -> None:
-    for code, texts in documents.items():
-        if len(texts) != len(clips.get(code, ())):
-            raise InputError(
-                f"{split} {code} has {len(texts):,} transcripts and {len(clips.get(code, ())):,} clips; each clip must "
-                "have one"
-            )
-
-
 def _without(values: tuple[T, ...], left_out: frozenset[int]) -> tuple[T, ...]:
     return tuple(value for i, value in enumerate(values) if i not in left_out)
 
@@ -185,11 +176,6 @@ def _sha256(documents: tuple[str, ...], clips: tuple[Clip, ...]) -> str:
         data = document.encode()
         digest.update(len(data).to_bytes(8, "big") + data + (b"" if clip is None else clip.sha256))
     return digest.hexdigest()
-
-
-def _shared(calibration: Iterable[str], evaluation: Iterable[str]) -> frozenset[int]:
-    evaluated = set(map(_fingerprint, evaluation))
-    return frozenset(i for i, document in enumerate(calibration) if _fingerprint(document) in evaluated)
 
 
 def _fingerprint(document: str) -> bytes:

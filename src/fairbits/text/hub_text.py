@@ -39,9 +39,8 @@ def read_dataset(
     tables = named if lang is None else {None: None}  # one table per language, or one for all
     for only, configuration in tables.items():
         waiting = [collectors[only]] if only else list(collectors.values())
-        for row in _rows(
-            name, configuration, split=split, revision=revision, columns=(text, *([lang] if lang else ()))
-        ):
+        columns = (text,) if lang is None else (text, lang)
+        for row in _rows(name, configuration, split=split, revision=revision, columns=columns):
             code = only or _code(_check_string(row[lang or ""], f"column {lang} of {name}"))
             if code in collectors:
                 collectors[code].add(_check_string(row[text], f"column {text} of {name}"))

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from itertools import compress
 
 from fairbits.core.errors import InputError
 from fairbits.text.catalog import Language, by_code, catalog
@@ -103,10 +104,7 @@ def help_languages() -> tuple[Language, ...]:
 def keep_complete(documents: Documents) -> tuple[Documents, str]:
     """Returns the documents that every language has, and the names of the languages that lack others."""
     complete = [all(texts) for texts in zip(*documents.values(), strict=True)]
-    kept = {
-        code: tuple(text for text, whole in zip(texts, complete, strict=True) if whole)
-        for code, texts in documents.items()
-    }
+    kept = {code: tuple(compress(texts, complete)) for code, texts in documents.items()}
     return kept, ", ".join(str(by_code()[code]) for code, texts in documents.items() if not all(texts))
 
 
@@ -116,13 +114,12 @@ def _help_documents(code: str, split: str) -> tuple[str, ...]:
 
 
 def _related(languages: Iterable[Language]) -> str:
-    heads = {_head(language) for language in languages}
-    related = [str(language) for language in udhr_languages() if _head(language) in heads]
+    def head(language: Language) -> str:  # what Northern and Southern Pashto, or Kashmiri in two scripts, share
+        return language.name.split(" (")[0].split()[-1]
+
+    heads = {head(language) for language in languages}
+    related = [str(language) for language in udhr_languages() if head(language) in heads]
     return f"; related: {', '.join(related)}" if related else ""
-
-
-def _head(language: Language) -> str:
-    return language.name.split(" (")[0].split()[-1]
 
 
 @cache

@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
 
 from fairbits.core.checks import instance, sequence
 from fairbits.core.errors import InputError
@@ -70,15 +69,15 @@ def parse_tag(text: str) -> Tag | None:
     subtag = _current_subtag(tag.language or "und")
     private = PRIVATE_USE.fullmatch(subtag) is not None
     valid = tag.update_dict({"language": subtag}).is_valid()
-    registered = private or subtag in _registry().languages
+    registered = private or subtag in _registry()["language"]
     variety = "-".join(filter(None, (*sorted(tag.variants or ()), tag.private)))
     if tag.extlangs or not valid or not registered or len(variety) > LONGEST_VARIETY:
         return None
     region = tag.territory or ""
     usual = _likely_script(subtag)
     script = tag.script or _likely_script(f"{subtag}-{region}") or usual
-    details = [] if script == usual else [f"{_registry().scripts.get(script, script)} script"]
-    name = subtag if private else _registry().languages[subtag]
+    details = [] if script == usual else [f"{_registry()['script'].get(script, script)} script"]
+    name = subtag if private else _registry()["language"][subtag]
     return Tag(
         subtag,
         LanguageTag.make(language=subtag).to_alpha3(),
@@ -90,41 +89,27 @@ def parse_tag(text: str) -> Tag | None:
     )
 
 
-class _Registry(NamedTuple):
-    """What the IANA registry says: names by subtag, and the subtags that replace others."""
-
-    languages: dict[str, str]
-    scripts: dict[str, str]
-    replacements: dict[str, str]
-
-
 @cache
-def _registry() -> _Registry:
+def _registry() -> dict[str, dict[str, str]]:
+    """Returns the names of languages and scripts by subtag, and the replacements of subtags, by the IANA registry."""
     from langcodes.data_dicts import LANGUAGE_ALPHA3, LANGUAGE_ALPHA3_BIBLIOGRAPHIC
     from langcodes.registry_parser import parse_registry
 
     entries = list(parse_registry())  # type: ignore[no-untyped-call]
-    descriptions = {
+    tables = {
         kind: {entry["Subtag"]: entry["Description"][0] for entry in entries if entry["Type"] == kind}
         for kind in ("language", "script")
     }
-    replacements = {
-        long: short
-        for table in (LANGUAGE_ALPHA3, LANGUAGE_ALPHA3_BIBLIOGRAPHIC)
-        for short, long in table.items()
-        if len(short) == 2
-    }
-    replacements |= {
-        entry["Subtag"]: entry["Preferred-Value"]
-        for entry in entries
-        if entry["Type"] == "language" and "Preferred-Value" in entry
-    }
-    return _Registry(descriptions["language"], descriptions["script"], replacements)
+    pairs = (*LANGUAGE_ALPHA3.items(), *LANGUAGE_ALPHA3_BIBLIOGRAPHIC.items())
+    replacements = {long: short for short, long in pairs if len(short) == 2}
+    preferred = (entry for entry in entries if entry["Type"] == "language" and "Preferred-Value" in entry)
+    replacements |= {entry["Subtag"]: entry["Preferred-Value"] for entry in preferred}
+    return {**tables, "replacements": replacements}
 
 
 def _current_subtag(subtag: str) -> str:
     seen = {subtag}
-    while (following := _registry().replacements.get(subtag, subtag)) not in seen:
+    while (following := _registry()["replacements"].get(subtag, subtag)) not in seen:
         subtag = following
         seen.add(subtag)
     return subtag
@@ -288,15 +273,9 @@ def _unlisted(name: str) -> Resolution | None:
             code, bcp47 = f"{language.code}-{tag.variety}", f"{language.bcp47}-{tag.variety}"
             language = replace(language, code=code, bcp47=bcp47, name=f"{language.name} ({tag.variety})", autonym="")
         return Resolution(name, language, because)
-    language = Language(
-        tag.code,
-        tag.iso639_3,
-        tag.bcp47,
-        name=tag.code if PRIVATE_USE.fullmatch(tag.subtag) else tag.name,
-        autonym="",
-        script=tag.script,
-        family=by_code()[next(iter(relatives))].family if relatives else "",
-    )
+    english = tag.code if PRIVATE_USE.fullmatch(tag.subtag) else tag.name
+    family = by_code()[next(iter(relatives))].family if relatives else ""
+    language = Language(tag.code, tag.iso639_3, tag.bcp47, english, autonym="", script=tag.script, family=family)
     return Resolution(name, language, because)
 
 

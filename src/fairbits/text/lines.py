@@ -61,7 +61,13 @@ def json_objects(path: Path, example: str = EXAMPLE) -> Iterator[tuple[str, dict
     """Yields "file:line" and the object of every line that is not blank; `example` shows such a line in errors."""
     for where, line in text_lines(path):
         if line.strip():
-            yield where, _parse_object(line, where, example)
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where} is not JSON ({error}); each line must be like {example}") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{where} is a {type(row).__name__}; each line must be an object like {example}")
+            yield where, row
 
 
 def _check_regular(path: Path) -> None:
@@ -87,13 +93,3 @@ def _decode(raw: bytes, path: Path, *, where: str, offset: int) -> str:
             f"{path} is not UTF-8: byte {raw[error.start]:#04x} at offset {offset + error.start:,} ({where}); "
             f"convert it first: iconv -f {encoding} -t UTF-8"
         ) from None
-
-
-def _parse_object(line: str, where: str, example: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({error}); each line must be like {example}") from None
-    if not isinstance(row, dict):
-        raise InputError(f"{where} is a {type(row).__name__}; each line must be an object like {example}")
-    return row

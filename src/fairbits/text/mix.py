@@ -144,13 +144,19 @@ class Mix(Origin):
 
     def save(self, path: str | Path) -> None:
         """Writes the samples to `path` and the manifest next to it; older files are replaced by both or by none."""
-        path = check_mix_path(path)
+        path = check_writable(path, example="calib.jsonl")
+        check_writable(manifest_path(path), example="calib.jsonl")
         write_files({path: self.jsonl, manifest_path(path): to_json(self.manifest)})
 
     @staticmethod
     def load(path: str | Path) -> "Mix":
         path = Path(path).resolve()
-        data, manifest = _read(path), MIX.read(manifest_path(path))
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            advice = "a mix is two files, as `fairbits mix` writes them"
+            raise InputError(f"{path} cannot be read ({error.strerror}); {advice}") from None
+        manifest = MIX.read(manifest_path(path))
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
             raise InputError(
                 f"{path} does not match {manifest_path(path).name}; a mix must be as it was saved: build it again"
@@ -169,22 +175,6 @@ class Mix(Origin):
 def manifest_path(path: Path) -> Path:
     """Returns the path of the manifest of a mix: calib.jsonl.manifest.json next to calib.jsonl."""
     return path.with_name(path.name + ".manifest.json")
-
-
-def check_mix_path(path: str | Path) -> Path:
-    """Returns the path that a mix saved at `path` will have, with links followed, if it can be written there."""
-    target = check_writable(path, example="calib.jsonl")
-    check_writable(manifest_path(target), example="calib.jsonl")
-    return target
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}); a mix is two files, as `fairbits mix` writes them"
-        ) from None
 
 
 def _check_counts(mix: Mix, manifest: MixManifest) -> None:
@@ -220,14 +210,8 @@ def build_mix(
     """
     instance("corpus", corpus, Corpus)
     corpus = corpus if languages is None else corpus.restrict(languages)
-    sampler = _Sampler(
-        corpus,
-        token_counter(tokenizer),
-        token_ends(tokenizer),
-        sequence=sequence,
-        seed=whole("seed", seed, least=0),
-        progress=progress,
-    )
+    whole("seed", seed, least=0)
+    sampler = _Sampler(corpus, token_counter(tokenizer), token_ends(tokenizer), sequence, seed, progress)
     pi = _shares(weights, sampler)
     if tokens is None:
         if repeat:
@@ -264,9 +248,8 @@ def parse_weights(text: str) -> Weights:
         try:
             weights[name] = float(number)
         except ValueError:
-            raise InputError(
-                f"weights are {text!r}; they must be equal, proportional or a number per language: eng=2,fra=1"
-            ) from None
+            rule = "they must be equal, proportional or a number per language: eng=2,fra=1"
+            raise InputError(f"weights are {text!r}; {rule}") from None
     return weights
 
 

@@ -55,7 +55,11 @@ def read_corpus(
         corpus = read_speech(path, folders, codes, share=evaluation_share, seed=seed)
         _check_languages(path, codes, set(corpus.calibration))
     else:
-        collectors, notes = _read(path, codes, limit=limit, count_all=parallel)
+        collectors, notes = (
+            _read_directory(path, codes, limit=limit, count_all=parallel)
+            if path.is_dir()
+            else (_read_jsonl(path, codes, limit), ())
+        )
         _check_languages(path, codes, {code for by_language in collectors.values() for code in by_language})
         corpus = make_corpus(
             path.name, collectors, parallel=parallel, evaluation_share=evaluation_share, seed=seed, notes=notes
@@ -63,14 +67,6 @@ def read_corpus(
     # a bare name would mean the text that comes with fairbits
     corpus = replace(corpus, source=os.path.join(os.curdir, source) if source in EMBEDDED else source)
     return corpus if codes is None else corpus.restrict(codes)
-
-
-def _read(
-    path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool
-) -> tuple[Collectors, tuple[str, ...]]:
-    if path.is_dir():
-        return _read_directory(path, wanted, limit=limit, count_all=count_all)
-    return _read_jsonl(path, wanted, limit), ()
 
 
 def _check_speech(path: Path, *, parallel: bool) -> None:
@@ -177,17 +173,12 @@ def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_
     files = paths_by_language(texts, "file")
     collectors = {code: Collector(str(file), limit) for code, file in files.items() if wanted is None or code in wanted}
     for code, collector in collectors.items():
-        for text in _texts(files[code]):
-            collector.add(text)
+        is_plain = files[code].suffix == ".txt"
+        for _, line in text_lines(files[code]) if is_plain else _json_lines(files[code]):
+            collector.add(line if isinstance(line, str) else line["text"])
             if collector.full and not count_all:  # only parallel texts need a count of all lines
                 break
     return collectors
-
-
-def _texts(path: Path) -> Iterator[str]:
-    if path.suffix == ".txt":
-        return (line for _, line in text_lines(path))
-    return (row["text"] for _, row in _json_lines(path))
 
 
 def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collectors:

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import CLIP_BYTES
-
-if TYPE_CHECKING:
-    from fairbits.core.array_checks import Floats
 
 Samples = NDArray[np.float32]
 
@@ -63,8 +60,7 @@ class Clip:
         if recorded == rate:
             return sound
         common = gcd(recorded, rate)
-        resampled: Floats = resample_poly(sound, rate // common, recorded // common)
-        return np.asarray(resampled, dtype=np.float32)
+        return np.asarray(resample_poly(sound, rate // common, recorded // common), dtype=np.float32)
 
     def _content(self) -> bytes:
         try:

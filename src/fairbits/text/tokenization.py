@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from fairbits.core.array_checks import Floats
-from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.frame import FrameSettings, LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import find_language
 
@@ -77,15 +77,12 @@ def tokenization(
         no_ratio = "the documents are not parallel, so no two languages have the same content"
     elif base not in documents:
         no_ratio = f"the text does not have the reference language {base}"
-    ratios = {
-        code: {
-            "bytes_per_token": (count.bytes, count.tokens),
-            "fallback_share": (count.fallback, count.tokens),
-            "unknown_share": (count.unknown, count.tokens),
-        }
-        | ({} if no_ratio else {"tokens_per_sentence_ratio": (count.tokens, counts[base].tokens)})
-        for code, count in counts.items()
-    }
+    ratios = {}
+    for code, count in counts.items():
+        shares = {"bytes_per_token": count.bytes, "fallback_share": count.fallback, "unknown_share": count.unknown}
+        ratios[code] = {name: (above, count.tokens) for name, above in shares.items()}
+        if not no_ratio:
+            ratios[code]["tokens_per_sentence_ratio"] = (count.tokens, counts[base].tokens)
     estimates = _estimates(ratios, confidence=confidence, seed=seed)
     return {
         code: Tokenization(
@@ -164,15 +161,9 @@ def _estimates(
             ids += [f"{code} {document}" for document in range(len(above))]
             values.append(above)
             weights.append(below)
-    frame = LanguageFrame(
-        np.array(names),
-        np.array(ids),
-        values=np.concatenate(values),
-        weights=np.concatenate(weights),
-        unit="ratio",
-        confidence=confidence,
-        seed=seed,
-    )
+    sums = np.concatenate(values), np.concatenate(weights)
+    settings: FrameSettings = {"unit": "ratio", "confidence": confidence, "seed": seed}
+    frame = LanguageFrame(np.array(names), np.array(ids), values=sums[0], weights=sums[1], **settings)
     estimates = _percentiles(frame)
     return {code: {name: estimates[f"{code} {name}"] for name in by_name} for code, by_name in ratios.items()}
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.stats.correlation import spearman
+from fairbits.stats.correlation import fisher_interval, spearman
 
 X = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
 Y = np.array([2.0, 1, 4, 3, 6, 5, 9, 7, 8, 10])
@@ -35,3 +35,7 @@ def test_correlation_is_symmetric_and_odd():
 def test_bad_input_is_refused_with_a_reason(x, y, message):
     with pytest.raises(InputError, match=message):
         spearman(x, y)
+
+
+def test_fisher_interval_of_a_correlation():
+    assert fisher_interval(-0.834, 1 / 11**0.5, 0.95) == pytest.approx((-0.946, -0.544), abs=1e-3)

@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import check_record
-from fairbits.stats.intervals import Estimate, estimate_within, holm
+from fairbits.stats.intervals import Estimate, estimate_within, holm, order_quantile
 
 
 def test_prints_value_interval_and_n():
@@ -77,3 +77,7 @@ def test_estimates_are_frozen():
 def test_holm_keeps_the_order_of_its_p_values():
     assert holm([0.5, 0.001]).tolist() == [0.5, 0.002]
     assert holm([0.7]).tolist() == [0.7]
+
+
+def test_a_quantile_is_an_order_statistic():
+    assert order_quantile(np.arange(99.0), 0.95).item() == 94

@@ -1,15 +1,9 @@
 import numpy as np
-import pytest
 
-from fairbits.core.errors import InputError
-from fairbits.stats.resample import generator
+from fairbits.stats.resample import link_languages
 
 
-def test_generator_takes_a_generator_or_a_seed():
-    rng = np.random.default_rng(3)
-    assert generator(rng) is rng
-    assert generator(7).random() == np.random.default_rng(7).random()
-    with pytest.raises(InputError, match="rng is -1"):
-        generator(-1)
-    with pytest.raises(InputError, match="rng is None"):
-        generator(None)
+def test_languages_are_linked_by_common_documents():
+    lang, document = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 2])
+    linked = link_languages(lang, document, values=np.ones(5), weights=np.ones(5))
+    assert [group.columns.tolist() for group in linked] == [[0, 1], [2]]

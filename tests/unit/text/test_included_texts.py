@@ -22,6 +22,7 @@ from fairbits.text.included_texts import (
     SECTIONS,
     help_languages,
     help_text,
+    keep_complete,
     udhr,
     udhr_languages,
     udhr_sections,
@@ -277,3 +278,8 @@ def test_the_licence_and_the_notice_are_next_to_the_text() -> None:
     notice = folder.joinpath("NOTICE").read_text(encoding="utf-8")
     assert "4:7.4.7-1+deb12u14" in notice
     assert "Changed:" in notice
+
+
+def test_documents_that_a_language_lacks_are_left_out_everywhere() -> None:
+    kept, partial = keep_complete({"eng_Latn": ("One.", "Two."), "amh_Ethi": ("", "ሁለት።")})
+    assert (kept, partial) == ({"eng_Latn": ("Two.",), "amh_Ethi": ("ሁለት።",)}, "Amharic (amh_Ethi)")

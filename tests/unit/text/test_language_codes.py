@@ -15,6 +15,7 @@ from fairbits.text.language_codes import (
     parse_tag,
     requested_languages,
     resolve_language,
+    short_name,
     unlisted_notes,
     user_code,
     user_codes,
@@ -241,3 +242,7 @@ def test_any_text_is_a_safe_name_or_none(text) -> None:
         assert 0 < len(code) <= LONGEST
         assert code.isprintable()
         assert not set(code) & set(" ./\\,;:=+\"'%")
+
+
+def test_short_names_have_no_script():
+    assert [short_name(code) for code in ("zho_Hans", "arb_Arab")] == ["Chinese", "Arabic"]

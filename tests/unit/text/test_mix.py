@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from fairbits.core.errors import InputError
 from fairbits.text.corpus import Corpus
-from fairbits.text.mix import Mix, Sample, allocate, build_mix, manifest_path, parse_weights
+from fairbits.text.mix import Mix, Sample, allocate, build_mix, manifest_path, parse_weights, weights_by_code
 
 ENG, FRA, HEB, ZHO = "eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans"
 
@@ -301,3 +301,8 @@ def test_the_model_and_what_is_to_be_known_of_it_are_recorded(corpus, tokenizer,
     assert manifest["model"] == "m.gguf"
     assert manifest["notes"] == ["the reference is itself quantized", *corpus.notes, mix.notes[-1]]
     assert build_mix(corpus, tokenizer, sequence=64).model is None
+
+
+def test_weights_may_name_languages_in_any_way():
+    weights = weights_by_code({"fr": 1.0, "English": 2.0}, ["eng_Latn", "fra_Latn"])
+    assert weights == {"eng_Latn": 2.0, "fra_Latn": 1.0}

@@ -1,7 +1,6 @@
 """Quantized activations: thresholds per language at the inputs of linear layers, and hooks that round these inputs."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -17,6 +16,7 @@ from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.checks import instance, one_of, same_shape
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.core.records import check_once
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.body_and_head import positions_per_batch, split_head
@@ -106,8 +106,8 @@ class ActivationTable:
     def __post_init__(self) -> None:
         Grid(self.bits)
         one_of("clip", self.clip, get_args(Clip))
-        _check_unique("language", self.languages)
-        _check_unique("module", [module for modules in self.modules.values() for module in modules])
+        check_once("languages", self.languages)
+        check_once("modules", [module for modules in self.modules.values() for module in modules])
         if not self.modules or not all(self.modules.values()) or not self.languages:
             raise InputError("the table has a point without modules, or no point or language; it must have each")
         for name, rows, shape in (
@@ -141,12 +141,6 @@ class ActivationTable:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"alpha": torch.from_numpy(self.alpha.copy()), "blind": torch.from_numpy(self.blind.copy())}
-
-
-def _check_unique(what: str, names: Iterable[str]) -> None:
-    for name, times in Counter(names).items():
-        if times > 1:
-            raise InputError(f"{what} {name} is in the table {times} times; each must be there once")
 
 
 @dataclass(frozen=True, eq=False)

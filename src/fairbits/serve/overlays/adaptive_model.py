@@ -17,7 +17,7 @@ from fairbits.forward.tokenize import stated_positions
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import ActivationQuantizer
-from fairbits.serve.overlays.generation import Continuation, Prompt, Settings, batches, generate_batch, settings_for
+from fairbits.serve.overlays.generation import Continuation, Prompt, Settings, generate_batch, settings_for
 from fairbits.serve.overlays.overlay_files import BASE, Overlays
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.catalog import Language
@@ -178,9 +178,11 @@ class AdaptiveModel:
         now, continued = self.now, dict[int, Continuation]()
         for overlay in sorted(dict.fromkeys(choice.overlay for choice in choices), key=lambda name: name != now):
             served = [prompt for prompt, choice in zip(tokenized, choices, strict=True) if choice.overlay == overlay]
-            for part in batches(served, 1 if settings.alone else batch):
+            served.sort(key=lambda prompt: len(prompt.ids))
+            most = 1 if settings.alone else batch
+            for start in range(0, len(served), most):
                 with self.using(overlay) as model:
-                    continued |= generate_batch(model, self.tokenizer, part, settings)
+                    continued |= generate_batch(model, self.tokenizer, served[start : start + most], settings)
                 if progress:
                     progress("generating text", len(continued), len(tokenized))
         return [

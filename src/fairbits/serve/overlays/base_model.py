@@ -30,8 +30,6 @@ from fairbits.quantization.gptq.hessian import (
 )
 from fairbits.quantization.plan import Plan, schemes_by_name
 
-FLOAT_BYTES = 4
-
 
 class OverlayBase:
     """The base in float32, and everything needed to give some of its rows another form."""
@@ -100,7 +98,7 @@ class OverlayBase:
         taken: dict[str | None, int] = {}
         for name in self.schemes:
             weight = self.weight(name)
-            size = FLOAT_BYTES * weight.shape[1] ** 2 if products else 0
+            size = 4 * weight.shape[1] ** 2 if products else 0  # float32
             if part and weight.sees not in taken and sum(taken.values()) + size > INPUT_PRODUCTS_BYTES:
                 yield part
                 part, taken = [], {}

@@ -121,7 +121,11 @@ class OverlayBuilder:
 
     def candidates(self, cluster: Cluster, form: Form) -> list[Candidate]:
         """Returns every linear layer of the base in a form fitted to the languages of a cluster, equally weighted."""
-        sensitivities = [self._language_sensitivity(code) for code in cluster]
+        for code in cluster:
+            if code not in self._sensitivity:
+                self._tell(f"computing sensitivities for {code}", len(self._sensitivity), len(self.text.languages))
+                self._sensitivity[code] = sensitivity(self.overlay_base, self._fitting((code,)), seed=self._seed)
+        sensitivities = [self._sensitivity[code] for code in cluster]
         mean = {name: torch.stack([rows[name] for rows in sensitivities]).mean(0) for name in sensitivities[0]}
         candidates, total = [], len(self.overlay_base.schemes)
         for candidate in fit_rows(self.overlay_base, self._fitting(cluster), mean, form=form):
@@ -148,12 +152,6 @@ class OverlayBuilder:
         finally:
             switch.to(BASE)
         return {code: bits(float(nats[i])) for i, code in enumerate(self.text.languages) if code in wanted}
-
-    def _language_sensitivity(self, code: str) -> dict[str, Tensor]:
-        if code not in self._sensitivity:
-            self._tell(f"computing sensitivities for {code}", len(self._sensitivity), len(self.text.languages))
-            self._sensitivity[code] = sensitivity(self.overlay_base, self._fitting((code,)), seed=self._seed)
-        return self._sensitivity[code]
 
     def _fitting(self, languages: Iterable[str]) -> TokenizedText:
         wanted = set(languages)

@@ -1,6 +1,6 @@
 """Generation: batches of prompts are continued by `generate` of transformers."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,13 +91,6 @@ def _check(options: Mapping[str, Any], *, allowed: Collection[str]) -> None:
             in_range(name, value, above=0.0)
         if value is not None and name == "top_p":
             in_range(name, value, above=0.0, most=1.0)
-
-
-def batches(prompts: Sequence[Prompt], most: int) -> Iterator[Sequence[Prompt]]:
-    """Yields batches of at most `most` prompts, sorted by length."""
-    ordered = sorted(prompts, key=lambda prompt: len(prompt.ids))
-    for start in range(0, len(ordered), most):
-        yield ordered[start : start + most]
 
 
 def generate_batch(

@@ -78,11 +78,6 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()
 
 
-def limited_protocol(most: int) -> type[LimitedProtocol]:
-    """Returns the protocol of a server that may have so many connections."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"most": most})
-
-
 def _whole_response(problem: RequestError) -> bytes:
     body = json.dumps(problem.as_data()).encode()
     lines = (

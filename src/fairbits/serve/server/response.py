@@ -38,6 +38,8 @@ class Responder:
         self.choices, self.scheduler = choices, scheduler
         self._request, self._events, self._metrics = request, events, metrics
         self._frame = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": model}
+        # a prompt with several choices counts once
+        self._prompt_tokens = sum(len(choice.prompt) for choice in choices[:: request.n])
         metrics.prompt_tokens.inc(self._prompt_tokens)
 
     async def respond(self, client: Request, *, timeout: float) -> Response:
@@ -106,10 +108,6 @@ class Responder:
     def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
         data = {"index": index, "text": chunk.text, "finish_reason": chunk.finish_reason, "logprobs": None}
         return data if chunk.finish_reason is None else {**data, "fairbits": self.choices[index].served.as_data()}
-
-    @property
-    def _prompt_tokens(self) -> int:
-        return sum(len(choice.prompt) for choice in self.choices[:: self._request.n])
 
     def _usage(self) -> dict[str, int]:
         read, generated = self._prompt_tokens, sum(choice.tokens for choice in self.choices)

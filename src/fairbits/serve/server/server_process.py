@@ -108,7 +108,7 @@ def make_server(service: "Service", app: Any) -> Any:
     """Returns the uvicorn server of an application, which shuts down gracefully at a signal."""
     import uvicorn
 
-    from fairbits.serve.server.connection import limited_protocol
+    from fairbits.serve.server.connection import LimitedProtocol
 
     class Server(uvicorn.Server):
         """A server that accepts no requests after the signal, and whose end by a signal is not a failure."""
@@ -120,7 +120,7 @@ def make_server(service: "Service", app: Any) -> Any:
 
     config = uvicorn.Config(
         app,
-        http=limited_protocol(most_connections(service.limits)),
+        http=type("LimitedProtocol", (LimitedProtocol,), {"most": most_connections(service.limits)}),
         ws="none",
         lifespan="on",
         log_config=None,

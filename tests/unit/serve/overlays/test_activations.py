@@ -328,8 +328,8 @@ def test_the_table_of_another_model_is_refused(tiny: Any, case: Callable[[str], 
     ("change", "said"),
     [
         ({"languages": ["eng_Latn"]}, "alpha has shape"),
-        ({"languages": ["eng_Latn", "eng_Latn"]}, "language eng_Latn is in the table 2 times"),
-        ({"modules": {"a": ["x"], "b": ["x"]}}, "module x is in the table 2 times"),
+        ({"languages": ["eng_Latn", "eng_Latn"]}, "languages names 'eng_Latn' twice"),
+        ({"modules": {"a": ["x"], "b": ["x"]}}, "modules names 'x' twice"),
         ({"bits": 12}, "bits is 12"),
     ],
 )

@@ -178,7 +178,7 @@ def test_every_form_lowers_the_error_of_rows(found: dict[Form, list[Candidate]],
 
 def test_saved_is_what_the_error_falls_by(builder: OverlayBuilder, found: dict[Form, list[Candidate]]) -> None:
     overlay_base = builder.overlay_base
-    text, sensitivity = builder._fitting(("heb_Hebr",)), builder._language_sensitivity("heb_Hebr")
+    text, sensitivity = builder._fitting(("heb_Hebr",)), builder._sensitivity["heb_Hebr"]
     place = {name: i for i, name in enumerate(overlay_base.schemes)}
     inputs = {name: known.H for name, known in overlay_base.input_statistics(text) if place[name] % 6 == 0}
     assert len(inputs) >= 3
