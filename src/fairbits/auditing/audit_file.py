@@ -187,10 +187,7 @@ class SavedCertificate:
 
 @dataclass(frozen=True)
 class SavedBlockExperts:
-    """The experts of a block, and by language how many positions were `routed` and how many experts get few or none.
-
-    A position counts once for each of its experts. `unreached` are the experts that no text reaches.
-    """
+    """The experts of a block, and by language how many positions were `routed` and how many experts get few or none."""
 
     block: BlockIndex
     experts: Positive

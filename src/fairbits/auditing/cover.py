@@ -117,11 +117,7 @@ def _solve(
 
 @dataclass(frozen=True)
 class Cover:
-    """The languages to calibrate on, and what each audited language is predicted to lose by it.
-
-    `loss` is predicted damage × distance to the nearest of them: good for comparing sets, but not in nats.
-    `left_out` are candidates that the audit lacks.
-    """
+    """The languages to calibrate on, and damage × distance to the nearest of them for each audited language."""
 
     languages: tuple[str, ...]
     loss: Mapping[str, float]

@@ -16,10 +16,7 @@ COMPARED_PARTS = 4
 
 @dataclass(frozen=True, eq=False)
 class DocumentSums:
-    """Sums over the predicted tokens of every document, for both models on the same text.
-
-    `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
-    """
+    """Sums over the predicted tokens of every document, for both models on the same text."""
 
     predicted: Floats  # number of predicted tokens
     nll_reference: Floats  # and `nll_quantized`: −Σ log p(token), in nats
@@ -27,7 +24,7 @@ class DocumentSums:
     kl: Floats  # Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
     flips: Floats  # how often the quantized model prefers another token to the reference's first choice
     token_kl: NDArray[np.float32]  # the divergence of each token, and `token_document` its document
-    token_margin: NDArray[np.float32]
+    token_margin: NDArray[np.float32]  # how much the margin of the first choice over the next best grows, nats
     token_document: NDArray[np.intp]
     notes: tuple[str, ...] = ()  # what a reader of any result must know about the quantized model
 

@@ -143,11 +143,7 @@ def limit_check(frame: LanguageFrame, name: str, limit: float, *, unit: str | No
 def decide(
     title: str, measured: str, estimate: Estimate, *, limit: float, frame: LanguageFrame, grows: bool = False
 ) -> Check:
-    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither.
-
-    If languages without an interval are left out, it is undecided, unless the number is above the limit and could only
-    be larger with them (`grows`).
-    """
+    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither."""
     outcome = side_of_limit(estimate, limit)
     if not estimate.bounded or (frame.without_interval and not (grows and outcome == "fail")):
         return Check(title, "undecided", f"{measured}, limit {limit:g}, but {no_interval(frame)}", limit, estimate)

@@ -42,14 +42,11 @@ class WindowPart:
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """A clip for an encoder of `positions` positions, of which the first `sounding` hold sound, the rest silence.
-
-    `features` computes the encoder's input (bins, frames) when it is called: a whole corpus would fill the memory.
-    """
+    """A clip for an encoder of `positions` positions, of which the first `sounding` hold sound, the rest silence."""
 
     positions: int
     sounding: int
-    features: "Callable[[], Tensor]"
+    features: "Callable[[], Tensor]"  # computes (bins, frames) when called: a corpus would fill the memory
 
 
 @dataclass(frozen=True)

@@ -161,11 +161,7 @@ class Pattern:
         return self._ratio((self._levelled * coefficients).sum(axis=1), self._levelled.sum(axis=1))
 
     def _by_block(self, values: Floats, weights: Floats) -> dict[str, tuple[Estimate, ...]]:
-        """Σ_d s_dl / Σ_d w_dl of every block, from one frame that treats each (language, block) pair as a language.
-
-        All pairs use the same documents and therefore the same draws. The intervals equal those of one frame per block,
-        and take less time.
-        """
+        """Σ_d s_dl / Σ_d w_dl of every block, from one frame in which a pair (language, block) is a language."""
         ordered = self._frame.languages  # the order in which languages are drawn
         rank = np.searchsorted(np.array(ordered), self.lang)
         pair = rank[:, None] * self.blocks + np.arange(self.blocks)

@@ -27,11 +27,7 @@ _MAX_CUTS = 100
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Sizes in bytes and additive damages of every block at every number of bits.
-
-    `damage[lang, block, option]` is the damage of `lang` when only `block` is stored at `bits[option]`; the
-    damage of a whole allocation is the sum over blocks (interactions are ignored: measure the chosen one again).
-    """
+    """Sizes in bytes and additive damages (languages, blocks, options) of every block at every number of bits."""
 
     bits: tuple[int, ...]
     sizes: Ints
@@ -79,11 +75,7 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None)
 def allocate_worst(
     problem: Problem, budget: int, *, baseline: ArrayLike | None = None, floor: ArrayLike | None = None
 ) -> Allocation:
-    """Returns the allocation with the least damage of the most damaged language within `budget` bytes.
-
-    `baseline` caps every language: none ends more damaged than that vector (for example with the same bits everywhere
-    at an equal size). `floor` turns the objective into regret, max_λ (D_λ − floor_λ).
-    """
+    """Returns the least damage of the worst language within `budget` bytes; `floor` turns damage into regret."""
     shift = np.zeros(problem.n_languages) if floor is None else np.asarray(floor)
     costs = problem.damage - shift[:, None, None] / problem.n_blocks
     caps = None if baseline is None else np.asarray(baseline) - shift

@@ -139,10 +139,7 @@ def _round_walking(
 
 @dataclass(eq=False)
 class _WalkingText:
-    """The batches of this rank, paused before a block of the model that they walk through.
-
-    `reference`  the hidden states of the full-precision model, which walk along for refinement
-    """
+    """The batches of this rank, paused before a block of the model that they walk through."""
 
     job: BlockRounding
     model: StreamingModel
@@ -150,7 +147,7 @@ class _WalkingText:
     languages: TextLanguages
     rounds: int  # how often each rank has a batch, if there are several
     reader: ReadAhead
-    reference: tuple[Tensor | None, ...] = ()
+    reference: tuple[Tensor | None, ...] = ()  # full-precision hidden states, which walk along for refinement
 
     @torch.no_grad()
     def advance_reference(self, block: Block) -> tuple[Tensor, ...]:

@@ -23,11 +23,7 @@ class HoldoutSplit:
 
     @classmethod
     def of(cls, text: TokenizedText, *, seed: int) -> "HoldoutSplit":
-        """Returns a split that holds out about every seventh document of each language.
-
-        The choice depends on the number of a document, not on its language: translations of each other are on the
-        same side, so that no language is evaluated on text whose translation was trained on.
-        """
+        """Returns a split that holds out about every seventh document; translations are on the same side."""
         documents, lengths = zip(*((window.document, window.length) for window in text.windows), strict=True)
         length = np.bincount(documents, lengths, minlength=len(text.lang))
         held_out = set[int]()

@@ -88,16 +88,13 @@ class HoldoutEvaluation:
 
 @dataclass
 class LearningState:
-    """The number of steps done, the present weights of languages, and the best codes so far.
-
-    `best_codes`  the codes of that evaluation; empty while there is none
-    """
+    """The number of steps done, the present weights of languages, and the best codes so far."""
 
     history: list[HoldoutEvaluation]  # all evaluations on held-out text, beginning with the start
     weights: Floats
     step: int = 0
     best: HoldoutEvaluation | None = None  # the best evaluation that harms no language; None while there is none
-    best_codes: dict[str, Codes] = field(default_factory=dict)
+    best_codes: dict[str, Codes] = field(default_factory=dict)  # of that evaluation
 
     @classmethod
     def initial(cls, damage: Floats, objective: Objective) -> "LearningState":

@@ -167,11 +167,7 @@ class ModelDistillation:
         yield from self.split.training_order(steps=learning.model_steps, rows=learning.rows, seed=self.seed)
 
     def backward(self, batch: list[int], weights: Floats) -> None:
-        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), times the number of languages per window.
-
-        Languages take turns, and a batch holds only some of them. The factor makes the mean over many steps what it
-        would be if every batch held one window of each.
-        """
+        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), as if every batch held one window of each."""
         self.teacher.add_gradients(self.teacher.batch(batch), weights * len(weights) / len(batch))
 
     def damage(self) -> Floats:

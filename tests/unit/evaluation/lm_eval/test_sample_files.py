@@ -100,7 +100,7 @@ def test_damaged_files_are_refused(read, lines, end, message) -> None:
         ({"metrics": "acc"}, "metrics is 'acc'"),
         ({"metrics": ["f1"]}, "metrics names 'f1', which is not in the line"),
         ({"metrics": [["f1"]]}, "metrics.0 is .'f1'.; it must be a valid string"),
-        ({"filter": "\ud800"}, "filter holds half of a surrogate pair"),
+        ({"filter": "\ud800"}, "the content holds half of a surrogate pair"),
     ],
 )
 def test_lines_that_lack_something_are_refused(read, lm_eval_sample, changed, message) -> None:
