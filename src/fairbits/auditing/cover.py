@@ -194,10 +194,6 @@ def moment_distances(moments: Sequence[Floats]) -> Floats:
 
 
 def transfer_costs(distances: Floats, damage: Floats) -> Floats:
-    """Returns what language λ loses if the nearest language of the calibration set is μ: damage_λ × distance_λμ.
-
-    A heuristic, which `benchmarks/cover.py` tests: GPTQ moves its errors to where the calibration text has little
-    activation, and a language that has more there pays, in proportion to what any error costs it.
-    """
+    """Returns what λ loses if μ is the nearest language to calibrate on (a heuristic): damage_λ × distance_λμ."""
     costs: Floats = damage[:, None] * distances
     return costs

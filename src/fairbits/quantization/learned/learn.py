@@ -129,14 +129,10 @@ class LearningState:
 
 
 class Distillation(Protocol[Batch]):
-    """Full-precision results to learn from, and how far the present codes are from them.
-
-    `single_backward`  whether a step has one backward pass, so that a gradient is complete as soon as it is there
-    `count`            how many languages there are
-    """
+    """Full-precision results to learn from, and how far the present codes are from them, for `count` languages."""
 
     @property
-    def single_backward(self) -> bool: ...
+    def single_backward(self) -> bool: ...  # so that a gradient is complete as soon as it is there
 
     @property
     def count(self) -> int: ...

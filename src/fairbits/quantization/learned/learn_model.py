@@ -38,10 +38,7 @@ from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import Learning
 
 MODEL_RATE = 10.0
-"""Learning rate for the whole model, as a share of a block's, times the square root of the number of steps.
-
-Gradients of the whole model are noisier, and noise moves weights by the root of the number of steps.
-"""
+"""Learning rate for the whole model, as a share of a block's, times √steps: noise moves weights by that root."""
 
 
 def model_rate(learning: Learning) -> float:
