@@ -224,7 +224,7 @@ def even_experts(
 ) -> Mix:
     """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
 
-    With c the positions of a language that reach an expert, they make Σ log(1 + c/32) over experts large (`choose_rows`).
+    With c the positions of a language that reach an expert, they make Σ log(1 + c/32) over them large (`choose_rows`).
     """
     instance("mix", mix, Mix)
     by_language = {code: [sample for sample in mix.samples if sample.lang == code] for code in mix.shares}

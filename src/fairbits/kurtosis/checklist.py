@@ -29,7 +29,7 @@ CRITICAL_BITS = ((2.0, 3.0), (164.0, 6.0))
 """(κ, upper end of the critical range of bits): 2–3 bits for XGLM and 5–6 for BLOOM (001-17)."""
 
 OUTLIER_KAPPA_THRESHOLD = 100.0
-"""κ above which a layer is an outlier layer (001-03): it yields the layers 5, 21, 22 named for BLOOM; 50 adds layer 4."""
+"""κ above which a layer is an outlier layer (001-03): it yields the layers 5, 21, 22 of BLOOM; 50 adds layer 4."""
 CUTOFF = 2.5
 """How many scale units above the centre of the bulk a block must lie: the usual cut-off for a shortest-half scale."""
 LEAST_FACTOR = 4.0

@@ -19,7 +19,7 @@ from fairbits.auditing.record import detail_tables
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
 from fairbits.forward.experts import BlockExperts
-from fairbits.forward.tokenize import text_of_samples
+from fairbits.forward.tokenize import tokenize_samples
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import help_text
@@ -182,12 +182,12 @@ def value(rows):
 
 def all_counts(checkpoint, samples):
     """Returns (samples, experts of all blocks)."""
-    found = count_by_document(checkpoint, text_of_samples(checkpoint, samples))
+    found = count_by_document(checkpoint, tokenize_samples(checkpoint, samples))
     return np.concatenate([each.counts for each in found], axis=1)
 
 
 def test_samples_are_counted_one_by_one(mixture, mix):
-    text = text_of_samples(mixture, mix.samples)
+    text = tokenize_samples(mixture, mix.samples)
     found = count_by_document(mixture, text)
     model = mixture.load()
     for row in (0, 5, len(mix.samples) - 1):
@@ -200,7 +200,7 @@ def test_samples_are_counted_one_by_one(mixture, mix):
 
 
 def test_text_in_parts_is_counted_the_same(mixture, mix, monkeypatch):
-    text = text_of_samples(mixture, mix.samples)
+    text = tokenize_samples(mixture, mix.samples)
     whole = count_by_document(mixture, text)
     monkeypatch.setattr(expert_use, "STATES_BYTES", 5 * 48 * 32 * 4)
     for one, other in zip(count_by_document(mixture, text), whole, strict=True):
