@@ -255,9 +255,8 @@ class AuditFile:
             _check_rows(f"damage.{form}.by_block", damage.by_block, len(self.blocks))
             _check_rows(f"damage.{form}.by_linear", damage.by_linear, len(self.linears), item="linear layer")
         for name, pattern in self.patterns.items():
-            check_within(
-                f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", map(str, range(len(self.blocks)))
-            )
+            numbers = map(str, range(len(self.blocks)))
+            check_within(f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", numbers)
 
     def _check_languages(self) -> None:
         parts: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}

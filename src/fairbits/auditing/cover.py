@@ -7,6 +7,7 @@ the languages. It is found exactly.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,7 +49,7 @@ def choose_facilities(cost: ArrayLike, k: int) -> Facilities:
     opened = hstack([vstack([-eye_array(candidates)] * clients), eye_array(serve)])
     is_open = np.concatenate([np.ones(candidates), np.zeros(serve)])
     unit = float(table.max()) or 1.0
-    constraints = [(served, 1.0, 1.0), (opened, -np.inf, 0.0), (is_open[None], k, k)]
+    constraints: list[tuple[Any, float, float]] = [(served, 1.0, 1.0), (opened, -np.inf, 0.0), (is_open[None], k, k)]
     result = milp(
         np.concatenate([np.zeros(candidates), table.ravel() / (unit * clients)]),
         integrality=is_open.astype(np.int64),

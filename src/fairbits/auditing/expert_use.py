@@ -300,8 +300,8 @@ def _count_part(
 def choose_rows(counts: Counts, number: int) -> list[int]:
     """Returns `number` rows whose sums c of columns have a large Σ log(1 + c/32), in the order of their choice.
 
-    Each next row is the one that adds most, the first of several. As the sum of concave functions of c is submodular,
-    this reaches at least 1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
+    Each next row is the one that adds most. The sum of concave functions of c is submodular: this reaches at least
+    1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
 
     >>> choose_rows(np.array([[64, 0], [60, 2], [0, 64]]), 2)
     [1, 2]

@@ -33,10 +33,9 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     """Returns for every position both losses, the divergence, 1 where the first choice flips, and how much its margin
     grows, as (5, positions).
 
-    `a` are the logits of the reference, `b` of the quantized model; neither is changed. With m the largest logit
-    and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
-    are taken first, so the rounding error stays near 10⁻⁷ however large the logits are. The margin is the logit of the
-    reference's first choice less the largest other logit; where the quantized model's is negative, the choice flips.
+    `a` are the logits of the reference, `b` of the quantized model. With m the largest logit and Z = Σ exp(logit − m),
+    KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b): differences of close numbers are taken first, so the rounding
+    error stays near 10⁻⁷. The margin is the logit of the reference's first choice less the largest other logit.
     """
     rows = max(-(-len(a) // COMPARED_PARTS), 1)
     parts = zip(*(torch.split(x, rows) for x in (a, b, labels)), strict=True)

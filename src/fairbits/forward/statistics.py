@@ -95,8 +95,7 @@ def collect_statistics(
 ) -> ActivationStatistics:
     """Returns the statistics of a model on the requested text of each language of a corpus.
 
-    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
-    random directions of the Fisher gradient are drawn from the seed of the request.
+    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input.
     `dtype` is the type to compute in, by default `measuring_dtype`.
     """
     for scheme in schemes:

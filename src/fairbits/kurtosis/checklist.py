@@ -76,9 +76,8 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     """Returns the blocks whose κ stands out from the model's own bulk of blocks (a heuristic).
 
     With x = ln(1 + max(κ, 0)), and [a, b] the shortest interval that holds more than half of the blocks, a block stands
-    out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2. Outliers lie on one side, where they
-    would bias a median and its MAD; the shortest half ignores up to half of the blocks. The logarithm is taken because
-    κ of ordinary blocks varies by factors. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
+    out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2: outliers are on one side, where they
+    would bias a median and its MAD. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
     """
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:

@@ -305,15 +305,10 @@ class Plan(Shown):
             languages = results[0].error if all(result.error for result in results) else {}
             mean = {code: float(np.mean([result.error[code] for result in results])) for code in languages}
             worst = max(mean, key=lambda code: mean[code]) if mean else None
-            rows.append(
-                (
-                    "outside" if block is None else str(block),
-                    f"{np.median([result.alpha[1] for result in results]):.4g}",
-                    f"{np.mean([result.weight_error for result in results]):.3g}",
-                    "–" if worst is None else language_from_code(worst).name,
-                    "–" if worst is None else f"{mean[worst]:.3g}",
-                )
-            )
+            alpha = f"{np.median([result.alpha[1] for result in results]):.4g}"
+            error = f"{np.mean([result.weight_error for result in results]):.3g}"
+            language = ("–", "–") if worst is None else (language_from_code(worst).name, f"{mean[worst]:.3g}")
+            rows.append(("outside" if block is None else str(block), alpha, error, *language))
         headers = ("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error")
         return Table("Results", headers, tuple(rows), left=(3,))
 

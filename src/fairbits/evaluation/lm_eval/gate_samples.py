@@ -75,10 +75,9 @@ def gate_samples(
 ) -> SamplesGateResult:
     """Returns what every language lost between two runs of lm-eval, and a verdict.
 
-    Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are met if the whole interval of the
-    loss is at most the limit, as in `gate`. Without a limit the verdict is a failure if a language is significantly
-    worse after Holm's correction, or the mean of the languages is. `tasks` is a pattern such as `belebele_*`;
-    `language_of` has the languages of tasks whose names do not contain one.
+    Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are as in `gate`; without one the
+    verdict is a failure if a language is significantly worse after Holm's correction, or the mean of the languages is.
+    `tasks` is a pattern such as `belebele_*`; `language_of` has the languages of tasks whose names do not contain one.
     """
     limits = check_limits(max_worst, max_mean, max_gap)
     paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)

@@ -62,9 +62,8 @@ class HoldoutSplit:
     def training_order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
         """Returns the `rows` training windows of every step.
 
-        Languages take turns, so that each is read equally often however much text it has. The windows of a language
-        are sorted by length, and a step takes all its windows at the same rank: they are about equally long, and
-        little of a batch is padding.
+        Languages take turns, so that each is read equally often. A step takes its windows at the same rank of length,
+        so that little of a batch is padding.
         """
         rng = np.random.default_rng(seed)
         language = self.text.language_of
