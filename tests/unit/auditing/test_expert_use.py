@@ -162,7 +162,7 @@ def test_enough_text_starves_nobody(record):
     many = tuple(replace(each, counts=each.counts * 100) for each in record.measured.experts)
     found = replace(record, measured=replace(record.measured, experts=many))
     text = shown(render_tables(found.tables()))
-    assert "0 of 12 pairs of expert and language (0.0%) are starved" in text
+    assert "0 of 12 pairs of expert and language (0.0%) get too little text" in text
     assert "Starved:" not in text
 
 
