@@ -32,7 +32,7 @@ from measured import number
 def sets_of(languages: Sequence[str], size: int, options: argparse.Namespace, moments: Path) -> Iterator[tuple]:
     """Yields the names and languages of the sets of a size, the most important first."""
     audited = np.load(moments)
-    cover = choose_facilities(transfer_costs(audited["distances"], audited["damage"]), size, objective="mean")
+    cover = choose_facilities(transfer_costs(audited["distances"], audited["damage"]), size)
     yield "cover", tuple(languages[i] for i in cover.chosen)
     if options.model.startswith("embedded:"):
         tokens = TRAINING_TOKENS[options.model.partition(":")[2].partition("?")[0]]

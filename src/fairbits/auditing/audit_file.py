@@ -187,10 +187,7 @@ class SavedCertificate:
 
 @dataclass(frozen=True)
 class SavedBlockExperts:
-    """The experts of a block, and by language how many positions were `routed` and how many experts get few or none.
-
-    A position counts once for each of its experts. `unreached` are the experts that no text reaches.
-    """
+    """The experts of a block, and by language how many positions were `routed` and how many experts get few or none."""
 
     block: BlockIndex
     experts: Positive
@@ -258,9 +255,8 @@ class AuditFile:
             _check_rows(f"damage.{form}.by_block", damage.by_block, len(self.blocks))
             _check_rows(f"damage.{form}.by_linear", damage.by_linear, len(self.linears), item="linear layer")
         for name, pattern in self.patterns.items():
-            check_within(
-                f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", map(str, range(len(self.blocks)))
-            )
+            numbers = map(str, range(len(self.blocks)))
+            check_within(f"patterns.{name}.blocks", map(str, pattern.blocks), "blocks", numbers)
 
     def _check_languages(self) -> None:
         parts: dict[str, Iterable[str]] = {"model.hashes": self.model.hashes}

@@ -1,7 +1,7 @@
 """Which languages to calibrate on if there can only be a few: the set that leaves all languages the least to lose.
 
-A language costs more the farther it is from the nearest chosen one, so the set is a k-median (least mean cost) or a
-k-center (least worst cost) of the languages. Both are found exactly.
+A language costs more the farther it is from the nearest chosen one, so the set is a k-median (least mean cost) of
+the languages. It is found exactly.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,118 +10,65 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats, nonnegative_array
-from fairbits.core.checks import one_of, whole
+from fairbits.core.checks import whole
 from fairbits.core.errors import FairbitsError, InputError
 
-OBJECTIVES = ("mean", "worst")
 MOST_NAMED = 10  # languages that a note lists
 LEAST_SHARE = 1e-12  # the least share of the mean square of an input that a channel is taken to have
 
 
 @dataclass(frozen=True, eq=False)
 class Facilities:
-    """The chosen candidates, the cost of the best of them for every client, and the objective value."""
+    """The chosen candidates, the cost of the best of them for every client, and its mean."""
 
     chosen: tuple[int, ...]
     cost: Floats
-    objective: str
     value: float
 
 
-def choose_facilities(cost: ArrayLike, k: int, *, objective: str = "mean") -> Facilities:
-    """Returns the k columns of `cost` (clients, candidates) that minimise the mean or worst of min over columns.
+def choose_facilities(cost: ArrayLike, k: int) -> Facilities:
+    """Returns the k columns of `cost` (clients, candidates) that minimise the mean of the least cost of every client.
 
-    Solved by HiGHS to optimality, not by a greedy search. "worst" finds the least radius for which k candidates
-    reach every client, and among the sets with that radius the one of the least mean.
+    Solved by HiGHS to optimality. Variables: x_s, whether candidate s is open, and y_λs, the share of client λ that s
+    serves: Σ_s y_λs = 1, y_λs ≤ x_s.
 
-    >>> cost = [[0, 1, 9], [1, 0, 9], [9, 9, 0]]
-    >>> choose_facilities(cost, 2).chosen, choose_facilities(cost, 1, objective="worst").chosen
-    ((0, 2), (0,))
+    >>> choose_facilities([[0, 1, 9], [1, 0, 9], [9, 9, 0]], 2).chosen
+    (0, 2)
     """
     table = nonnegative_array("cost", cost, ndim=2)
-    whole("k", k, least=1, most=table.shape[1])
-    radius = _least_radius(table, k) if one_of("objective", objective, OBJECTIVES) == "worst" else np.inf
-    chosen = _median(table, k, radius=radius)
-    nearest: Floats = table[:, chosen].min(axis=1)
-    value = float(nearest.max() if objective == "worst" else nearest.mean())
-    return Facilities(tuple(chosen), nearest, objective, value)
-
-
-def _median(table: Floats, k: int, *, radius: float) -> list[int]:
-    """Returns the k candidates of the least mean cost, none of which serves a client beyond the radius.
-
-    Variables: x_s, whether candidate s is open, and y_λs, the share of client λ that s serves: Σ_s y_λs = 1,
-    y_λs ≤ x_s.
-    """
     clients, candidates = table.shape
+    whole("k", k, least=1, most=candidates)
     serve = clients * candidates
     served = hstack([csr_array((clients, candidates)), kron(eye_array(clients), np.ones((1, candidates)))])
     opened = hstack([vstack([-eye_array(candidates)] * clients), eye_array(serve)])
-    count = csr_array(np.concatenate([np.ones(candidates), np.zeros(serve)])[None])
+    is_open = np.concatenate([np.ones(candidates), np.zeros(serve)])
     unit = float(table.max()) or 1.0
-    solution = _solve(
-        np.concatenate([np.zeros(candidates), table.ravel() / (unit * clients)]),
-        integrality=np.concatenate([np.ones(candidates), np.zeros(serve)]).astype(np.int64),
-        upper=np.concatenate([np.ones(candidates), (table.ravel() <= radius).astype(float)]),
-        constraints=[(served, 1.0, 1.0), (opened, -np.inf, 0.0), (count, k, k)],
-    )
-    if solution is None:
-        raise FairbitsError("HiGHS found no set although one exists; give costs of similar size")
-    return np.flatnonzero(solution[:candidates] > 0.5).tolist()
-
-
-def _least_radius(table: Floats, k: int) -> float:
-    radii = np.unique(table)
-    low, high = 0, len(radii) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _reaches(table <= radii[middle], k) else (middle + 1, high)
-    return float(radii[low])
-
-
-def _reaches(near: Any, k: int) -> bool:
-    """Returns whether k candidates are near every client: a set cover."""
-    if not near.any(axis=1).all():
-        return False
-    candidates = near.shape[1]
-    cover = _solve(
-        np.ones(candidates),
-        integrality=np.ones(candidates, dtype=np.int64),
-        upper=np.ones(candidates),
-        constraints=[(csr_array(near.astype(float)), 1.0, np.inf)],
-    )
-    return cover is not None and round(float(cover.sum())) <= k
-
-
-def _solve(
-    objective: Floats, *, integrality: NDArray[np.int64], upper: Floats, constraints: list[Any]
-) -> Floats | None:
-    """Returns the optimal values of the variables, None if there are none."""
+    constraints: list[tuple[Any, float, float]] = [(served, 1.0, 1.0), (opened, -np.inf, 0.0), (is_open[None], k, k)]
     result = milp(
-        objective,
-        integrality=integrality,
-        bounds=Bounds(np.zeros(len(objective)), upper),
+        np.concatenate([np.zeros(candidates), table.ravel() / (unit * clients)]),
+        integrality=is_open.astype(np.int64),
+        bounds=Bounds(np.zeros(candidates + serve), np.ones(candidates + serve)),
         constraints=[LinearConstraint(csr_array(matrix), low, high) for matrix, low, high in constraints],
         options={"mip_rel_gap": 0.0},
     )
-    if result.status not in (0, 2):
+    if result.status == 2:
+        raise FairbitsError("HiGHS found no set although one exists; give costs of similar size")
+    if result.status != 0:
         raise FairbitsError(f"HiGHS stopped without a solution: {result.message.strip()}")
-    return None if result.status == 2 else result.x
+    chosen = np.flatnonzero(result.x[:candidates] > 0.5).tolist()
+    nearest: Floats = table[:, chosen].min(axis=1)
+    return Facilities(tuple(chosen), nearest, float(nearest.mean()))
 
 
 @dataclass(frozen=True)
 class Cover:
-    """The languages to calibrate on, and what each audited language is predicted to lose by it.
-
-    `loss` is predicted damage × distance to the nearest of them: good for comparing sets, but not in nats.
-    `left_out` are candidates that the audit lacks.
-    """
+    """The languages to calibrate on, and damage × distance to the nearest of them for each audited language."""
 
     languages: tuple[str, ...]
     loss: Mapping[str, float]
@@ -198,10 +145,6 @@ def moment_distances(moments: Sequence[Floats]) -> Floats:
 
 
 def transfer_costs(distances: Floats, damage: Floats) -> Floats:
-    """Returns what language λ loses if the nearest language of the calibration set is μ: damage_λ × distance_λμ.
-
-    A heuristic, which `benchmarks/cover.py` tests: GPTQ moves its errors to where the calibration text has little
-    activation, and a language that has more there pays, in proportion to what any error costs it.
-    """
+    """Returns what λ loses if μ is the nearest language to calibrate on (a heuristic): damage_λ × distance_λμ."""
     costs: Floats = damage[:, None] * distances
     return costs

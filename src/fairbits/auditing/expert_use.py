@@ -44,11 +44,7 @@ if TYPE_CHECKING:
     import pandas
 
 LEAST_POSITIONS = 32
-"""An expert gets too little text of a language if fewer positions than this reach it.
-
-The mean square of n independent Gaussian inputs has the relative standard error √(2/n), 25 % for n = 32. GPTQ needs
-more: its H has full rank only from as many positions as an input has channels, of all languages together.
-"""
+"""An expert needs so many positions of a language: n Gaussian inputs give E[x²] to √(2/n), 25 % for n = 32."""
 SHOWN = 3  # blocks and languages that are listed
 EXPLANATION = (
     f"Starved: fewer than {LEAST_POSITIONS} positions of calibration text, from which the mean square of an input has "
@@ -72,8 +68,8 @@ class ExpertShortage:
         if not self.empty:
             return f"Block {self.block}: {self.too_little} of {self.experts} experts get too little text of {name}."
         rest = f"; {self.too_little} get too little" if self.too_little > self.empty else ""
-        verb = "gets" if self.empty == 1 else "get"
-        return f"Block {self.block}: {self.empty} of {self.experts} experts {verb} no token of {name}{rest}."
+        get = "gets" if self.empty == 1 else "get"
+        return f"Block {self.block}: {self.empty} of {self.experts} experts {get} no token of {name}{rest}."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,9 +224,7 @@ def even_experts(
 ) -> Mix:
     """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
 
-    With c the positions of a language that reach an expert of a block, the samples are chosen to make Σ log(1 + c/32)
-    over all experts large, one after the other (`choose_rows`). A note says how many pairs of expert and language get
-    too little text, with the choice and with the first samples instead.
+    With c the positions of a language that reach an expert, they make Σ log(1 + c/32) over them large (`choose_rows`).
     """
     instance("mix", mix, Mix)
     by_language = {code: [sample for sample in mix.samples if sample.lang == code] for code in mix.shares}
@@ -306,8 +300,8 @@ def _count_part(
 def choose_rows(counts: Counts, number: int) -> list[int]:
     """Returns `number` rows whose sums c of columns have a large Σ log(1 + c/32), in the order of their choice.
 
-    Each next row is the one that adds most, the first of several. As the sum of concave functions of c is submodular,
-    this reaches at least 1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
+    Each next row is the one that adds most. The sum of concave functions of c is submodular: this reaches at least
+    1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
 
     >>> choose_rows(np.array([[64, 0], [60, 2], [0, 64]]), 2)
     [1, 2]

@@ -16,10 +16,7 @@ COMPARED_PARTS = 4
 
 @dataclass(frozen=True, eq=False)
 class DocumentSums:
-    """Sums over the predicted tokens of every document, for both models on the same text.
-
-    `token_margin`   by how much the margin of the reference's first choice over the next best token grows, in nats
-    """
+    """Sums over the predicted tokens of every document, for both models on the same text."""
 
     predicted: Floats  # number of predicted tokens
     nll_reference: Floats  # and `nll_quantized`: −Σ log p(token), in nats
@@ -27,7 +24,7 @@ class DocumentSums:
     kl: Floats  # Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
     flips: Floats  # how often the quantized model prefers another token to the reference's first choice
     token_kl: NDArray[np.float32]  # the divergence of each token, and `token_document` its document
-    token_margin: NDArray[np.float32]
+    token_margin: NDArray[np.float32]  # how much the margin of the first choice over the next best grows, nats
     token_document: NDArray[np.intp]
     notes: tuple[str, ...] = ()  # what a reader of any result must know about the quantized model
 
@@ -36,10 +33,9 @@ def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     """Returns for every position both losses, the divergence, 1 where the first choice flips, and how much its margin
     grows, as (5, positions).
 
-    `a` are the logits of the reference, `b` of the quantized model; neither is changed. With m the largest logit
-    and Z = Σ exp(logit − m), KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b). Differences of close numbers
-    are taken first, so the rounding error stays near 10⁻⁷ however large the logits are. The margin is the logit of the
-    reference's first choice less the largest other logit; where the quantized model's is negative, the choice flips.
+    `a` are the logits of the reference, `b` of the quantized model. With m the largest logit and Z = Σ exp(logit − m),
+    KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b): differences of close numbers are taken first, so the rounding
+    error stays near 10⁻⁷. The margin is the logit of the reference's first choice less the largest other logit.
     """
     rows = max(-(-len(a) // COMPARED_PARTS), 1)
     parts = zip(*(torch.split(x, rows) for x in (a, b, labels)), strict=True)

@@ -65,11 +65,7 @@ class DocumentScores:
 
 @dataclass(frozen=True)
 class TokenPercentiles:
-    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, in nats.
-
-    The margin is the logit of the reference's first choice less the logit of the next best token. A negative change
-    brings the choice closer to a flip.
-    """
+    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, nats."""
 
     kl_p99: Amount
     kl_p50: Amount

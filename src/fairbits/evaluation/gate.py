@@ -143,11 +143,7 @@ def limit_check(frame: LanguageFrame, name: str, limit: float, *, unit: str | No
 def decide(
     title: str, measured: str, estimate: Estimate, *, limit: float, frame: LanguageFrame, grows: bool = False
 ) -> Check:
-    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither.
-
-    If languages without an interval are left out, it is undecided, unless the number is above the limit and could only
-    be larger with them (`grows`).
-    """
+    """Returns a pass if the whole interval is at most the limit, a failure if it is above it, else neither."""
     outcome = side_of_limit(estimate, limit)
     if not estimate.bounded or (frame.without_interval and not (grows and outcome == "fail")):
         return Check(title, "undecided", f"{measured}, limit {limit:g}, but {no_interval(frame)}", limit, estimate)
@@ -248,12 +244,9 @@ def gate(
 
     Scores are the result of `evaluate`, or its path. The damage is the divergence from the reference model, or the
     added loss with `measure="loss"`. A limit is met if the whole interval is at most the limit and exceeded if the
-    whole interval is above it; otherwise there is too little text to decide. `max_worse` is such a limit for the
-    difference from the baseline of every language, of the mean and of the worst language. Without it only a
-    significantly worse result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by
-    their paired intervals.
-    Little text then proves little, and the result says how much worse languages may be. A language without an interval
-    may be on either side of any limit, so nothing that it belongs to passes.
+    whole interval is above it. `max_worse` is such a limit for the difference from the baseline of every language, of
+    the mean and of the worst language. Without it only a significantly worse result fails: languages by a two-sided
+    paired contrast with Holm's correction, mean and worst by their paired intervals.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)

@@ -32,10 +32,8 @@ WHOLE = "the head of the reference cannot be separated from it: its logits were 
 class ReferenceModel:
     """The features of a model at every predicting position, in a temporary file, and the head that reads them.
 
-    The model itself is not kept, so it and the quantized model are never in memory together, and its logits can be
-    recomputed exactly. Close it, or use it in a `with` statement, to remove the file.
-
-    `setting`   and `identity`: what scores say about the text and the model; only `on_corpus` sets them
+    The model itself is not kept, so it and the quantized model are never in memory together. Close it, or use it in a
+    `with` statement, to remove the file.
     """
 
     target: str  # the model
@@ -45,7 +43,7 @@ class ReferenceModel:
     _features: NDArray[np.uint8] = field(repr=False)
     _dtype: torch.dtype = field(repr=False)
     _file: IO[bytes] = field(repr=False)
-    setting: EvaluationSetting | None = None
+    setting: EvaluationSetting | None = None  # only `on_corpus` sets it and `identity`
     identity: Identity | None = None
 
     @classmethod

@@ -133,11 +133,7 @@ class Scores(Shown):
 
     @cached_property
     def relative_perplexity(self) -> dict[str, Estimate]:
-        """The research notes' D: perplexity per token of the quantized model over the reference's, less 1.
-
-        D = exp(ΔNLL per token) − 1. Comparable only within a language: a token holds different amounts of text in
-        different languages.
-        """
+        """The notes' D = exp(ΔNLL per token) − 1, comparable only within a language."""
         added = self.frame("nats_per_token", measure="loss").by_language()
         return {code: loss.transform(np.expm1) for code, loss in added.items()}
 

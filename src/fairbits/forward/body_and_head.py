@@ -68,10 +68,7 @@ def positions_per_batch(model: "PreTrainedModel", split: Split) -> int:
 
 @contextmanager
 def recompute_in_backward(blocks: Iterable[nn.Module]) -> Iterator[None]:
-    """Makes the blocks drop their intermediate results and compute them again in the backward pass.
-
-    Hooks inside a block therefore fire twice: without gradients in the forward pass, with them in the backward pass.
-    """
+    """Makes the blocks compute their results again in the backward pass; hooks inside them fire twice."""
     changed = list(blocks)
     for block in changed:
         block.forward = partial(_twice, block.forward)

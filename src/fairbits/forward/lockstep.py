@@ -351,10 +351,9 @@ def lockstep(
 ) -> Iterator[Lockstep]:
     """Gives the walk of all batches through `blocks`, which are paths of modules in the order of the forward pass.
 
-    Everything before the first block must have its weights. Each batch passes `body`, by default the whole model;
-    without one, what comes after the last block is never computed. With a `device`, blocks are computed there, while
-    the batches and everything outside the blocks are in main memory, and all hidden states with them. All threads end
-    when the context is left, in whatever way.
+    Everything before the first block must have its weights. Each batch passes `body`; without one, what comes after the
+    last block is never computed. With a `device`, blocks are computed there, and all else is in main memory. All
+    threads end when the context is left, in whatever way.
     """
     modules = {path: model.get_submodule(path) for path in blocks}
 

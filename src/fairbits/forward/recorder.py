@@ -63,6 +63,7 @@ PointKind = Literal["block", "mlp", "attention", "input"]
 class Point:
     """A place in the model where activations are measured.
 
+    `block`      the residual stream after the block
     `mlp`        the output of the down projection, before the residual sum
     `attention`  the output of the attention's output projection
     `input`      the input of a linear layer; layers with the same input share the point
@@ -70,7 +71,7 @@ class Point:
 
     name: str
     kind: PointKind
-    block: int | None  # the residual stream after the block
+    block: int | None
     stack: str
     module: str  # whose output it is or, for inputs, one that reads it
 

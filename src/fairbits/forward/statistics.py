@@ -43,45 +43,29 @@ Measure = Literal["positions", "norm", "square"]
 
 @dataclass(frozen=True, eq=False)
 class ActivationStatistics:
-    """What was measured on the text of each language. Sums are float64, over positions that hold text.
-
-    Per document: `predicted` (the number of predicted tokens), `nll` and `entropy` (nats, summed over those tokens),
-    `positions`, `norm` and `square` (documents, points): the positions themselves, Σ‖x‖ and Σ‖x‖².
-
-    Per language: `channels[point]` (languages, inputs): E[x_j²]; `gradients[linear]` (languages, out): Σ g_i² per
-    predicted token, g the Fisher gradient of the output; `inputs[point]`, if requested, (languages, inputs, inputs):
-    E[x xᵀ] of every input point, in float32.
-
-    `seen_by` names the point that is the input of each linear layer; `left_out` says which layers were not measured,
-    and why.
-
-    `estimated` is how many documents have an estimated size, as in `TokenizedText`; `dtype` is what the model computed
-    in, and `notes` are what a reader must know about the pass; `experts` are the blocks that have experts.
-
-    Per scheme and document: `damage[form]` (documents, linears), nats summed over the document.
-    """
+    """What was measured on the text of each language. Sums are float64, over positions that hold text."""
 
     task: Task
     languages: tuple[str, ...]
     lang: NDArray[np.str_]
     document: Codes
     size_bytes: Floats
-    predicted: Floats
-    nll: Floats
+    predicted: Floats  # the number of predicted tokens of each document
+    nll: Floats  # nats, summed over those tokens
     entropy: Floats
     points: tuple[Point, ...]
-    positions: Floats
-    norm: Floats
-    square: Floats
-    channels: Mapping[str, Floats]
-    gradients: Mapping[str, Floats]
-    inputs: Mapping[str, Floats]
+    positions: Floats  # (documents, points): how many hold text
+    norm: Floats  # (documents, points): Σ‖x‖
+    square: Floats  # (documents, points): Σ‖x‖²
+    channels: Mapping[str, Floats]  # by point, (languages, inputs): E[x_j²]
+    gradients: Mapping[str, Floats]  # by layer, (languages, out): Σ g_i² per predicted token, g the Fisher gradient
+    inputs: Mapping[str, Floats]  # if requested, by input point, (languages, inputs, inputs): E[x xᵀ] in float32
     linears: tuple[str, ...]
-    seen_by: Mapping[str, str]
-    left_out: Mapping[str, str]
-    damage: Mapping[Scheme, Mapping[str, Floats]]
+    seen_by: Mapping[str, str]  # the point that is the input of each linear layer
+    left_out: Mapping[str, str]  # which layers were not measured, and why
+    damage: Mapping[Scheme, Mapping[str, Floats]]  # by form, (documents, linears): nats summed over the document
     unigrams: NDArray[np.int64]
-    estimated: int = 0
+    estimated: int = 0  # how many documents have an estimated size, as in `TokenizedText`
     dtype: str = "float32"
     notes: tuple[str, ...] = ()
     experts: tuple[BlockExperts, ...] = ()
@@ -110,8 +94,7 @@ def collect_statistics(
 ) -> ActivationStatistics:
     """Returns the statistics of a model on the requested text of each language of a corpus.
 
-    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input. The
-    random directions of the Fisher gradient are drawn from the seed of the request.
+    A language with fewer than `least` documents is refused. `second_moments` also keeps E[x xᵀ] of every input.
     `dtype` is the type to compute in, by default `measuring_dtype`.
     """
     for scheme in schemes:

@@ -86,9 +86,8 @@ class NotStreamableError(Exception):
 class StreamedBody:
     """The model without its head, as a function of a batch; one batch passes the whole model.
 
-    The head is the last linear layer, if that alone gives the logits. Otherwise it is what the model computes from the
-    result of its body: the model's own code is called with the result replaced. So logits that are scaled or clipped,
-    or features that are transformed first, are computed as always.
+    The head is the last linear layer, if that alone gives the logits. Otherwise the model's own code is called with the
+    result of its body replaced, so that logits may be scaled or clipped.
     """
 
     def __init__(self, model: PreTrainedModel, *, whole: Batch) -> None:

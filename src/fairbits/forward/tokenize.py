@@ -158,8 +158,7 @@ def longest_input(checkpoint: Checkpoint) -> int:
 
 def stated_positions(checkpoint: Checkpoint) -> int:
     """Returns the number of positions that the configuration states; if none, a very large number."""
-    config = checkpoint.config
-    stated = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    stated = [getattr(checkpoint.config, name, None) for name in ("max_position_embeddings", "n_positions")]
     return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
 
 

@@ -42,14 +42,11 @@ class WindowPart:
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """A clip for an encoder of `positions` positions, of which the first `sounding` hold sound, the rest silence.
-
-    `features` computes the encoder's input (bins, frames) when it is called: a whole corpus would fill the memory.
-    """
+    """A clip for an encoder of `positions` positions, of which the first `sounding` hold sound, the rest silence."""
 
     positions: int
     sounding: int
-    features: "Callable[[], Tensor]"
+    features: "Callable[[], Tensor]"  # computes (bins, frames) when called: a corpus would fill the memory
 
 
 @dataclass(frozen=True)
@@ -75,16 +72,14 @@ class Window:
 class TokenizedText:
     """The documents of all languages: `lang`, `document` and `size_bytes` have one entry per document.
 
-    `size_bytes` holds the bytes of the predicted tokens of each document; `estimated` is how many of these sizes are
-    the document's size times the predicted share of its tokens, because the tokenizer does not report what each token
-    stands for. Documents with the same number have the same content in several languages. `notes` say what was left
-    out, and why.
+    Documents with the same number have the same content. `estimated` is how many sizes are the document's size times
+    the predicted share of its tokens, because the tokenizer does not report what each token stands for.
     """
 
     languages: tuple[str, ...]
     lang: NDArray[np.str_]
     document: NDArray[np.intp]
-    size_bytes: Floats
+    size_bytes: Floats  # of the predicted tokens
     windows: tuple[Window, ...]
     padding: int
     estimated: int = 0
@@ -184,9 +179,8 @@ def tokenize_documents(
 ) -> TokenizedText:
     """Returns windows with about the requested number of tokens per language, from documents in a seeded random order.
 
-    Many documents are more informative than long ones: of documents beyond AMPLE tokens only the beginning is used, as
-    far as the budget requires. Parallel documents are used whole, and in all languages or in none. A language with
-    fewer than `least` documents is refused.
+    Many documents are more informative than long ones: beyond AMPLE tokens only the beginning is used, as far as the
+    budget requires. Parallel documents are used whole, and in all languages or in none.
     """
     tokens = request.tokens
     coded = {

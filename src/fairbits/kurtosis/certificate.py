@@ -87,10 +87,7 @@ def activation_weighted(
     block_of: Mapping[str, int | None],
     languages: Sequence[str],
 ) -> WeightedError:
-    """Returns Σ_j h_j(λ)·m_j per language, by linear layer and by block, and the normalised D_λ.
-
-    By the name of the linear layer, `h` holds E_λ[x_j²] (language, in) and `column_error` holds Σ_i ΔW_ij² (in,).
-    """
+    """Returns Σ_j h_j(λ)·m_j by linear layer and block, and D_λ, for h = E_λ[x_j²] and m = Σ_i ΔW_ij² of each layer."""
     names, linears = tuple(languages), tuple(h)
     pairs = list(_linears(h, column_error, size=len(names)))
     by_linear = representable("the weighted error", np.column_stack([x @ m for x, m in pairs]))

@@ -29,19 +29,11 @@ CRITICAL_BITS = ((2.0, 3.0), (164.0, 6.0))
 """(κ, upper end of the critical range of bits): 2–3 bits for XGLM and 5–6 for BLOOM (001-17)."""
 
 OUTLIER_KAPPA_THRESHOLD = 100.0
-"""κ above which a layer is an outlier layer (001-03), the one number that yields the layers 5, 21, 22 named for BLOOM.
-
-The 50 of the checklist (001-23) would add layer 4. The table of models says that mT5 (45) has outlier layers; by either
-threshold it has none.
-"""
-
+"""κ above which a layer is an outlier layer (001-03): it yields the layers 5, 21, 22 of BLOOM; 50 adds layer 4."""
 CUTOFF = 2.5
 """How many scale units above the centre of the bulk a block must lie: the usual cut-off for a shortest-half scale."""
-
 LEAST_FACTOR = 4.0
-"""Least ratio of 1 + κ of an outlier block to that of the bulk. It keeps an ordinary block from standing out when the
-others are nearly equal: next to a Gaussian bulk, κ must exceed the 3 of a Laplace distribution."""
-
+"""Least ratio of 1 + κ of an outlier block to the bulk's: next to a Gaussian bulk, κ must exceed Laplace's 3."""
 LEAST_BLOCKS = 5
 
 SHORT_REMARKS = {
@@ -89,9 +81,8 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     """Returns the blocks whose κ stands out from the model's own bulk of blocks (a heuristic).
 
     With x = ln(1 + max(κ, 0)), and [a, b] the shortest interval that holds more than half of the blocks, a block stands
-    out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2. Outliers lie on one side, where they
-    would bias a median and its MAD; the shortest half ignores up to half of the blocks. The logarithm is taken because
-    κ of ordinary blocks varies by factors. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
+    out when x > c + max(2.5·s, ln 4), c = (a + b)/2 and s = 1.4826·(b − a)/2: outliers are on one side, where they
+    would bias a median and its MAD. Fewer than 5 blocks have no bulk, and the rule then cannot decide.
     """
     values = finite_array("kappa", kappa, ndim=1)
     if values.size < LEAST_BLOCKS:
@@ -212,9 +203,7 @@ def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | No
 def risk_class(max_kappa: float) -> str:
     """Returns the class of the table of models (001-07) by their maximum κ.
 
-    The table calls BLOOM (164) HIGH, mT5 (45) MODERATE, XLM-R (10) LOW-MODERATE and XGLM (1.9) LOW. It is read here as
-    LOW below 5 and HIGH from 50, the cut-offs of 7.2, and as LOW-MODERATE below √(10·45) ≈ 21, where the documents give
-    no cut-off. C2 is not used: the table leaves it open for all models but BLOOM.
+    BLOOM (164) is HIGH, mT5 (45) MODERATE, XLM-R (10) LOW-MODERATE, XGLM (1.9) LOW; 5 and 50 are the cut-offs of 7.2.
     """
     for limit, name in ((LOW_KAPPA, "LOW"), (MODERATE_KAPPA, "LOW-MODERATE"), (HIGH_KAPPA, "MODERATE")):
         if max_kappa < limit:

@@ -20,11 +20,9 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 
 FOREIGN = 1.25
-"""Loss over predictive entropy above which a model does not know a text: it is far surer of itself than it is right.
+"""Loss over predictive entropy above which a model does not know a text (a heuristic): it is surer than it is right.
 
-A calibrated model has 1 in the mean. The embedded model has 0.95 to 1.05 on text like that of its training, and 1.08 to
-1.65 on the declaration, where five of the eight languages above 1.25 were damaged by a fifth to a half less than
-predicted. The threshold is a heuristic.
+The embedded model has 0.95 to 1.05 on text like that of its training, and 1.08 to 1.65 on the declaration.
 """
 
 
@@ -78,10 +76,8 @@ def redundancy(
 ) -> dict[str, Redundancy]:
     """Returns the redundancy proxies of each language.
 
-    Per document (one entry each): its language, its id, the number of predicted tokens, and the sums of their loss and
-    of the entropy of their predictions, in nats. Per language, in the order of `languages`: `unigrams` (languages,
-    vocabulary) counts the predicted tokens; `mean_squares` maps points to E[x²] (languages, channels), and
-    `second_moments` to E[x xᵀ] (languages, channels, channels).
+    Per document: language, id, predicted tokens, and the sums of their loss and entropy in nats. Per language:
+    `unigrams` counts the predicted tokens; `mean_squares` maps points to E[x²], and `second_moments` to E[x xᵀ].
     """
     frame = LanguageFrame(
         as_array("lang", lang),

@@ -27,11 +27,7 @@ _MAX_CUTS = 100
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Sizes in bytes and additive damages of every block at every number of bits.
-
-    `damage[lang, block, option]` is the damage of `lang` when only `block` is stored at `bits[option]`; the
-    damage of a whole allocation is the sum over blocks (interactions are ignored: measure the chosen one again).
-    """
+    """Sizes in bytes and additive damages (languages, blocks, options) of every block at every number of bits."""
 
     bits: tuple[int, ...]
     sizes: Ints
@@ -79,11 +75,7 @@ def allocate_mean(problem: Problem, budget: int, *, pi: ArrayLike | None = None)
 def allocate_worst(
     problem: Problem, budget: int, *, baseline: ArrayLike | None = None, floor: ArrayLike | None = None
 ) -> Allocation:
-    """Returns the allocation with the least damage of the most damaged language within `budget` bytes.
-
-    `baseline` caps every language: none ends more damaged than that vector (for example with the same bits everywhere
-    at an equal size). `floor` turns the objective into regret, max_λ (D_λ − floor_λ).
-    """
+    """Returns the least damage of the worst language within `budget` bytes; `floor` turns damage into regret."""
     shift = np.zeros(problem.n_languages) if floor is None else np.asarray(floor)
     costs = problem.damage - shift[:, None, None] / problem.n_blocks
     caps = None if baseline is None else np.asarray(baseline) - shift
@@ -103,8 +95,7 @@ def protect_blocks(damage_low: Floats, damage_high: Floats, *, k: int, objective
 def gateway_set(n_blocks: int, k: int) -> tuple[int, ...]:
     """Returns the research notes' set: first and last block, then those nearest to 3L/4 (004-22, 004-26).
 
-    A rule, not an optimum: its derivation does not use the damages. Ties go to the lower block, inside the
-    bottleneck L/2 … 3L/4 that the documents assume.
+    A rule, not an optimum: its derivation does not use the damages. Ties go to the lower block.
     """
     whole("n_blocks", n_blocks, least=2)
     whole("k", k, least=2, most=n_blocks)
@@ -121,10 +112,9 @@ def _allocation(problem: Problem, options: Ints, *, value: float) -> Allocation:
 def _solve(costs: Floats, sizes: Ints, *, capacity: int, least: int | None = None, caps: Floats | None = None) -> Ints:
     """Returns the option of every block that minimises the largest row of Σ costs[row, block, option].
 
-    The total size is at most `capacity` and at least `least`, the total of every row at most its cap. The relaxation
-    to fractions gives the size of the value, to which costs are scaled. HiGHS works to tolerances, so a rounded
-    solution may exceed the capacity by a few bytes; it is then excluded (Σx over it ≤ blocks − 1), and the program
-    solved again.
+    The total size is at most `capacity` and at least `least`. The relaxation to fractions gives the size of the value,
+    to which costs are scaled. HiGHS works to tolerances, so a rounded solution may exceed the capacity by a few bytes;
+    it is then excluded (Σx over it ≤ blocks − 1), and the program solved again.
     """
     n_blocks, n_options = sizes.shape
     index = np.arange(n_blocks)

@@ -18,11 +18,9 @@ How = Literal["predicted", "measured"]
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """The damage of rounding one block alone: `damage` (languages, blocks, bits), in nats per token.
+    """The damage of rounding one block alone, to nearest with absmax scales: (languages, blocks, bits) in nats/token.
 
-    "predicted" is half the mean square of the change of log p, in linear approximation; it is never negative.
-    "measured" is the loss with the block rounded minus the loss without, which noise can make negative. Blocks are
-    rounded to nearest with absmax scales, as a clip that ignores the inputs can destroy a block.
+    "predicted" is half the mean square of the change of log p, in linear approximation; "measured" is the added loss.
     """
 
     how: How

@@ -59,9 +59,8 @@ def execute_plan(
     """Yields all blocks in the order of the forward pass, then the layers outside them.
 
     `finished` gives the blocks that an interrupted run already has, and `saved` is a directory in which learning saves
-    its state. With both an interrupted run ends with the same codes. Several `ranks` share the work of rounding, and
-    each of them yields all blocks; learning needs a single one. Codes are on the CPU in the end; with `on_device` those
-    that were computed on the device may stay there.
+    its state: an interrupted run ends with the same codes. Several `ranks` share the work of rounding, but not of
+    learning. Codes end on the CPU, unless they may stay `on_device`.
     """
     check_plan(checkpoint, plan, text)
     refine = None

@@ -108,17 +108,14 @@ def schemes_by_name(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
 
 @dataclass(frozen=True)
 class LayerResult:
-    """The result of rounding one linear layer.
-
-    `error`         E‖ΔW x‖² / E‖W x‖² of each language, where x is the input in the quantized model; empty without text
-    """
+    """The result of rounding one linear layer."""
 
     name: Name
     bits: StoredBits
     size_bytes: Positive
     alpha: tuple[NonNegative, NonNegative, NonNegative]  # smallest, median and largest clipping threshold of its groups
     weight_error: NonNegative  # ‖ΔW‖² / ‖W‖²
-    error: Mapping[Code, NonNegative] = field(default_factory=dict)
+    error: Mapping[Code, NonNegative] = field(default_factory=dict)  # E‖ΔW x‖² / E‖W x‖² in the quantized model
     notes: tuple[str, ...] = ()  # one on every fall-back
 
     def __post_init__(self) -> None:
@@ -170,15 +167,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Learning:
-    """How codes and scales are learned from the calibration text after rounding.
-
-    `model_steps`   learning steps of all blocks together, against the full-precision model's next-token distribution
-    `objective`     what is to be small on held-out text: the mean, the worst, or the worst regret of languages
-    """
+    """How codes and scales are learned from the calibration text after rounding."""
 
     block_steps: int = 200  # learning steps of each block, against the outputs of the full-precision block
     block_tokens: int = 4096  # about how many tokens of each language are read for them; all text if `model_steps` is 0
-    model_steps: int = 500
+    model_steps: int = 500  # learning steps of all blocks together, against the next-token distribution
     rows: int = 4  # windows of text per step, at least
     rate: Number = 0.01  # about the largest change of a weight in a step, in units of its scale
     objective: Objective = "worst"
@@ -231,10 +224,7 @@ def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """The decision for every linear layer, embedding and head, in the order of the model.
-
-    `languages`    the weights π of the languages, which sum to 1; empty if no text is read
-    """
+    """The decision for every linear layer, embedding and head, in the order of the model."""
 
     policy: Name
     settings: Mapping[str, Any]
@@ -243,7 +233,7 @@ class Plan(Shown):
     family: str
     layers: tuple[LayerPlan, ...]
     size_bytes: Positive  # the size of all tensors of the quantized model
-    languages: Mapping[Code, Share] = field(default_factory=dict)
+    languages: Mapping[Code, Share] = field(default_factory=dict)  # the weights π, which sum to 1
     calibration: Calibration | None = None  # the text that the decisions are for
     thresholds: bool = False  # whether the exact scales of each language alone are saved next to the model
     learning: Learning | None = None
@@ -315,15 +305,10 @@ class Plan(Shown):
             languages = results[0].error if all(result.error for result in results) else {}
             mean = {code: float(np.mean([result.error[code] for result in results])) for code in languages}
             worst = max(mean, key=lambda code: mean[code]) if mean else None
-            rows.append(
-                (
-                    "outside" if block is None else str(block),
-                    f"{np.median([result.alpha[1] for result in results]):.4g}",
-                    f"{np.mean([result.weight_error for result in results]):.3g}",
-                    "–" if worst is None else language_from_code(worst).name,
-                    "–" if worst is None else f"{mean[worst]:.3g}",
-                )
-            )
+            alpha = f"{np.median([result.alpha[1] for result in results]):.4g}"
+            error = f"{np.mean([result.weight_error for result in results]):.3g}"
+            language = ("–", "–") if worst is None else (language_from_code(worst).name, f"{mean[worst]:.3g}")
+            rows.append(("outside" if block is None else str(block), alpha, error, *language))
         headers = ("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error")
         return Table("Results", headers, tuple(rows), left=(3,))
 

@@ -109,29 +109,24 @@ COST = [[0, 1, 9], [1, 0, 9], [9, 9, 0]]
 
 
 @pytest.mark.parametrize(
-    ("cost", "k", "objective", "message"),
+    ("cost", "k", "message"),
     [
-        ([1.0, 2.0], 1, "mean", "cost"),
-        ([[1.0, -1.0]], 1, "mean", "cost"),
-        ([[1.0, np.nan]], 1, "mean", "cost"),
-        (np.zeros((0, 2)), 1, "mean", "cost holds 0 element"),
-        (COST, 0, "mean", "k is 0; it must be 1 to 3"),
-        (COST, 4, "mean", "k is 4; it must be 1 to 3"),
-        (COST, 1, "median", "objective"),
+        ([1.0, 2.0], 1, "cost"),
+        ([[1.0, -1.0]], 1, "cost"),
+        ([[1.0, np.nan]], 1, "cost"),
+        (np.zeros((0, 2)), 1, "cost holds 0 element"),
+        (COST, 0, "k is 0; it must be 1 to 3"),
+        (COST, 4, "k is 4; it must be 1 to 3"),
     ],
 )
-def test_bad_costs_are_refused(cost, k, objective, message):
+def test_bad_costs_are_refused(cost, k, message):
     with pytest.raises(InputError, match=message):
-        choose_facilities(cost, k, objective=objective)
+        choose_facilities(cost, k)
 
 
 def test_all_candidates_and_costs_of_zero():
     assert choose_facilities(COST, 3).chosen == (0, 1, 2)
-    assert choose_facilities(np.zeros((2, 2)), 1, objective="worst").value == 0
-
-
-def test_a_client_that_no_candidate_is_near_raises_the_radius():
-    assert choose_facilities([[0, 5], [7, 6]], 1, objective="worst").value == 6
+    assert choose_facilities(np.zeros((2, 2)), 1).value == 0
 
 
 def test_a_solver_that_stops_is_an_error(monkeypatch):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_every_remark_names_its_claims():
 
 def test_data_is_plain():
     view = risk_assessment(BLOOM, outlier_share=SHARES, bits=np.int64(4))
-    data = json.loads(json.dumps(view.as_data()))
+    data = json.loads(json.dumps(asdict(view)))
     assert data["conditions"][1]["name"] == "C2"
     assert data["checklist"][1]["number"] == pytest.approx(164.3)
     assert data["outliers"]["blocks"] == [5, 21, 22]

@@ -16,24 +16,18 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class LanguageLoss:
-    """What one language lost: its scores, their difference with an interval, and what chance would give.
-
-    `loss` is positive where the language is worse. `p` is McNemar's exact test where items are right or wrong (with the
-    numbers of `lost` and `gained` items), else a paired bootstrap; `p_holm` is corrected for the number of languages.
-    `recovery` is after / before, or before / after if lower is better; None if it would divide by 0. `noise` is the
-    change that chance alone exceeds in one of 20 cases, `detectable` the loss that is found in 8 of 10 cases.
-    """
+    """What one language lost, and what chance would give; `p` is McNemar's exact test for right and wrong items."""
 
     language: str
     items: int
     before: float
     after: float
-    loss: Estimate
+    loss: Estimate  # positive where the language is worse
     p: float
-    p_holm: float
-    recovery: float | None
-    noise: float | None
-    detectable: float | None
+    p_holm: float  # corrected for the number of languages
+    recovery: float | None  # after / before, or before / after if lower is better
+    noise: float | None  # the change that chance alone exceeds in one of 20 cases
+    detectable: float | None  # the loss that is found in 8 of 10 cases
     lost: int | None = None
     gained: int | None = None
 
@@ -81,10 +75,9 @@ def gate_samples(
 ) -> SamplesGateResult:
     """Returns what every language lost between two runs of lm-eval, and a verdict.
 
-    Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are met if the whole interval of the
-    loss is at most the limit, as in `gate`. Without a limit the verdict is a failure if a language is significantly
-    worse after Holm's correction, or the mean of the languages is. `tasks` is a pattern such as `belebele_*`;
-    `language_of` has the languages of tasks whose names do not contain one.
+    Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are as in `gate`; without one the
+    verdict is a failure if a language is significantly worse after Holm's correction, or the mean of the languages is.
+    `tasks` is a pattern such as `belebele_*`; `language_of` has the languages of tasks whose names do not contain one.
     """
     limits = check_limits(max_worst, max_mean, max_gap)
     paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)

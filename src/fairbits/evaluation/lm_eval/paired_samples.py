@@ -120,11 +120,7 @@ def _weighted(samples: Sequence[TaskSamples], filter_name: str, name: str) -> bo
 
 @dataclass(frozen=True, eq=False)
 class PairedSamples:
-    """Every item of two runs: its language, its id, its scores before and after, and its weight.
-
-    Items are ids of `family:document`, so that translations share an id. Scores are sums where weights are not 1, as
-    bits of a text and its bytes.
-    """
+    """Every item of two runs; translations share an id. Scores are sums where weights are not 1."""
 
     before_run: Path
     after_run: Path

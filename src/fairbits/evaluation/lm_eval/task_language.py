@@ -39,11 +39,7 @@ def task_languages(tasks: Iterable[str], named: Mapping[str, str]) -> dict[str, 
 
 
 def language_in(task: str) -> str | None:
-    """Returns the code of the language in a task's name; None if it has none.
-
-    A code with a script counts first, then an English name, then a code of two or three letters; the last of several.
-    The first part of a name is the name of the benchmark.
-    """
+    """Returns the last code with script in a task's name, else the last English name or short code; None without."""
     parsed = _parse(task)
     return None if parsed is None else parsed[0]
 

@@ -120,15 +120,12 @@ def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[floa
 
 @dataclass(frozen=True, eq=False)
 class RoundedBlock:
-    """A block whose linear layers are rounded; `index` is None for the layers outside the blocks.
-
-    `thresholds`  scales of each language of the plan alone, (languages, out, groups), if the plan has `thresholds`
-    """
+    """A block whose linear layers are rounded; `index` is None for the layers outside the blocks."""
 
     index: int | None
     layers: Mapping[str, Codes]  # codes by the name of the tensor in the checkpoint
     results: tuple[LayerResult, ...]  # size and errors of each
-    thresholds: Mapping[str, Tensor] = field(default_factory=dict)
+    thresholds: Mapping[str, Tensor] = field(default_factory=dict)  # scales of each language, (languages, out, groups)
     learned: LearningResult | None = None  # the result of learning, in the last block only
 
     def on(self, device: str) -> "RoundedBlock":
@@ -140,20 +137,15 @@ Finished = Callable[[int | None], RoundedBlock | None]
 
 @dataclass(frozen=True, eq=False)
 class BlockContext:
-    """A block whose linear layers are rounded, and all that is known of it while the batches are paused before it.
-
-    `model`    holds the block with its full-precision weights; layers that are not in `start` have their codes already
-    `targets`  for each batch, the full-precision model's hidden states after the block, (rows, length, channels)
-    `start`    the codes of its linear layers with their grids, by the name of the tensor
-    """
+    """A block whose layers are rounded, and all that is known of it while the batches are paused before it."""
 
     index: int
     stack: str
-    model: PreTrainedModel
+    model: PreTrainedModel  # with full-precision weights; layers that are not in `start` have their codes
     batches: tuple[PausedBatch, ...]  # have the inputs of the block, which the quantized blocks before it have produced
-    targets: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]  # the full-precision hidden states after the block, (rows, length, channels)
     weights: Mapping[str, Weight]
-    start: Mapping[str, tuple[Codes, Grid]]
+    start: Mapping[str, tuple[Codes, Grid]]  # codes of its layers with their grids, by name
     tick: Callable[[], None]
 
 
@@ -172,10 +164,7 @@ class RefineBlock(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class BlockRounding:
-    """A plan that is executed: what all blocks are rounded with.
-
-    `narrow`    whether the model has 16 bits and passes on a GPU: its tensor cores then compute also in float32
-    """
+    """A plan that is executed: what all blocks are rounded with."""
 
     checkpoint: Checkpoint
     plan: Plan
@@ -183,7 +172,7 @@ class BlockRounding:
     counter: VisitProgress
     device: str
     dtype: torch.dtype  # the type in which text passes through the blocks
-    narrow: bool = False
+    narrow: bool = False  # 16 bits on a GPU, whose tensor cores then compute also in float32
     refine: RefineBlock | None = None
     ranks: Ranks = ALONE
 

@@ -53,11 +53,9 @@ def round_model(
 ) -> Iterator[RoundedBlock]:
     """Yields all blocks in the order of the forward pass, then the layers outside them.
 
-    With `text` the error of each of its languages is measured; without it only codes are computed. `finished` gives the
-    blocks that an interrupted run already has: the text only passes through them. `refine` finds better codes for each
-    block that text reaches, before the next block gets its outputs. Several `ranks` share the work, and each of them
-    yields all blocks; `refine` needs a single one. `dtype` is the type in which text passes through the blocks, by
-    default `walk_dtype`, and float32 with `refine`. Codes end on the CPU, unless they are to stay `on_device`.
+    With `text` the error of each of its languages is measured. `finished` gives the blocks that an interrupted run has.
+    `refine` finds better codes for each block before the next one gets its outputs. Several `ranks` share the work, and
+    each of them yields all blocks. `dtype` is the type in which text passes, by default `walk_dtype`.
     """
     check_plan(checkpoint, plan, text)
     if refine is not None and text is None:
@@ -138,10 +136,7 @@ def _round_walking(
 
 @dataclass(eq=False)
 class _WalkingText:
-    """The batches of this rank, paused before a block of the model that they walk through.
-
-    `reference`  the hidden states of the full-precision model, which walk along for refinement
-    """
+    """The batches of this rank, paused before a block of the model that they walk through."""
 
     job: BlockRounding
     model: StreamingModel
@@ -149,7 +144,7 @@ class _WalkingText:
     languages: TextLanguages
     rounds: int  # how often each rank has a batch, if there are several
     reader: ReadAhead
-    reference: tuple[Tensor | None, ...] = ()
+    reference: tuple[Tensor | None, ...] = ()  # full-precision hidden states, which walk along for refinement
 
     @torch.no_grad()
     def advance_reference(self, block: Block) -> tuple[Tensor, ...]:

@@ -23,11 +23,7 @@ class HoldoutSplit:
 
     @classmethod
     def of(cls, text: TokenizedText, *, seed: int) -> "HoldoutSplit":
-        """Returns a split that holds out about every seventh document of each language.
-
-        The choice depends on the number of a document, not on its language: translations of each other are on the
-        same side, so that no language is evaluated on text whose translation was trained on.
-        """
+        """Returns a split that holds out about every seventh document; translations are on the same side."""
         documents, lengths = zip(*((window.document, window.length) for window in text.windows), strict=True)
         length = np.bincount(documents, lengths, minlength=len(text.lang))
         held_out = set[int]()
@@ -66,9 +62,8 @@ class HoldoutSplit:
     def training_order(self, *, steps: int, rows: int, seed: int) -> list[list[int]]:
         """Returns the `rows` training windows of every step.
 
-        Languages take turns, so that each is read equally often however much text it has. The windows of a language
-        are sorted by length, and a step takes all its windows at the same rank: they are about equally long, and
-        little of a batch is padding.
+        Languages take turns, so that each is read equally often. A step takes its windows at the same rank of length,
+        so that little of a batch is padding.
         """
         rng = np.random.default_rng(seed)
         language = self.text.language_of

@@ -88,16 +88,13 @@ class HoldoutEvaluation:
 
 @dataclass
 class LearningState:
-    """The number of steps done, the present weights of languages, and the best codes so far.
-
-    `best_codes`  the codes of that evaluation; empty while there is none
-    """
+    """The number of steps done, the present weights of languages, and the best codes so far."""
 
     history: list[HoldoutEvaluation]  # all evaluations on held-out text, beginning with the start
     weights: Floats
     step: int = 0
     best: HoldoutEvaluation | None = None  # the best evaluation that harms no language; None while there is none
-    best_codes: dict[str, Codes] = field(default_factory=dict)
+    best_codes: dict[str, Codes] = field(default_factory=dict)  # of that evaluation
 
     @classmethod
     def initial(cls, damage: Floats, objective: Objective) -> "LearningState":
@@ -132,14 +129,10 @@ class LearningState:
 
 
 class Distillation(Protocol[Batch]):
-    """Full-precision results to learn from, and how far the present codes are from them.
-
-    `single_backward`  whether a step has one backward pass, so that a gradient is complete as soon as it is there
-    `count`            how many languages there are
-    """
+    """Full-precision results to learn from, and how far the present codes are from them, for `count` languages."""
 
     @property
-    def single_backward(self) -> bool: ...
+    def single_backward(self) -> bool: ...  # so that a gradient is complete as soon as it is there
 
     @property
     def count(self) -> int: ...

@@ -77,11 +77,7 @@ class BlockDistiller:
 
     @classmethod
     def of(cls, learning: Learning, split: HoldoutSplit, *, importance: Importance, seed: int) -> "BlockDistiller":
-        """Returns what `round_model` refines blocks with; it may be given a part of the text of the split.
-
-        The error of a language in one block is not its damage. If the whole model is learned afterwards, no language
-        gets more weight than another until then.
-        """
+        """Returns what refines blocks; if the model is learned afterwards, no language gets more weight until then."""
         if learning.model_steps:
             learning = replace(learning, objective="mean")
         text = split.text

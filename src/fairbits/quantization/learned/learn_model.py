@@ -38,10 +38,7 @@ from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import Learning
 
 MODEL_RATE = 10.0
-"""Learning rate for the whole model, as a share of a block's, times the square root of the number of steps.
-
-Gradients of the whole model are noisier, and noise moves weights by the root of the number of steps.
-"""
+"""Learning rate for the whole model, as a share of a block's, times √steps: noise moves weights by that root."""
 
 
 def model_rate(learning: Learning) -> float:
@@ -167,11 +164,7 @@ class ModelDistillation:
         yield from self.split.training_order(steps=learning.model_steps, rows=learning.rows, seed=self.seed)
 
     def backward(self, batch: list[int], weights: Floats) -> None:
-        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), times the number of languages per window.
-
-        Languages take turns, and a batch holds only some of them. The factor makes the mean over many steps what it
-        would be if every batch held one window of each.
-        """
+        """Adds the gradients of Σ_λ weight_λ · (mean KL of λ), as if every batch held one window of each."""
         self.teacher.add_gradients(self.teacher.batch(batch), weights * len(weights) / len(batch))
 
     def damage(self) -> Floats:

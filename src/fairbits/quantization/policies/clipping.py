@@ -39,9 +39,8 @@ def aciq(
     """Returns Banner's thresholds: α = 2.56 σ for Gaussian weights at 4 bits, α = 5.03 b for Laplace ones."""
     one_of("distribution", distribution, ("gaussian", "laplace"))
     scheme = replace(options.scheme, clip=distribution)
-    return plan_from_scheme(
-        "aciq", evidence, options, scheme=scheme, settings={"distribution": distribution}, notes=[BLIND]
-    )
+    settings = {"distribution": distribution}
+    return plan_from_scheme("aciq", evidence, options, scheme=scheme, settings=settings, notes=[BLIND])
 
 
 @policy(reads_text=False, fixes=("grid",))

@@ -42,8 +42,7 @@ def fair(
     """Returns GPTQ under an equal mix, whose codes and scales are then learned for the mean or the worst language.
 
     Learning goes block by block. If all blocks fit into the memory of the GPU with 6 bytes per weight (on a CPU: up to
-    50 million weights), or if `model_steps` is given, they are then learned together, against the full-precision
-    model's next-token distribution. With `avg_bits` blocks have the bits that `allocate` gives them.
+    50 million weights), or if `model_steps` is given, they are then learned together.
     """
     if options.group == "tensor":
         raise InputError("group is tensor; fair learns scales per channel or per group: choose one of these")

@@ -105,8 +105,7 @@ Embeddings = Literal["keep", 8, 4]
 class PolicyOptions:
     """What the user chose for all policies: bits of the blocks, how many weights share a scale, and the grid.
 
-    `embeddings` 4 means a head of 4 bits and an embedding of 8, the fewest that the format allows for it. `calibration`
-    is the text that the plan will be executed with; policies that read no text only measure the errors of layers on it.
+    `embeddings` 4 means a head of 4 bits and an embedding of 8, the fewest that the format allows for it.
     """
 
     _: KW_ONLY

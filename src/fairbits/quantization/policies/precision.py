@@ -66,11 +66,8 @@ def within_budget(
     worse = [code for code, rises in zip(problem.languages, allocation.damage > baseline, strict=True) if rises]
     if objective != "mean" or not worse:
         return allocation, ()
-    are = "is" if len(worse) == 1 else "are"
-    return allocation, (
-        f"the mean damage is minimal, but {', '.join(worse)} {are} worse off than with {widths[uniform]} bits "
-        "everywhere",
-    )
+    harmed = f"{', '.join(worse)} {'is' if len(worse) == 1 else 'are'} worse off"
+    return allocation, (f"the mean damage is minimal, but {harmed} than with {widths[uniform]} bits everywhere",)
 
 
 def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Objective) -> tuple[int, ...]:
@@ -130,20 +127,10 @@ def mixed(
     values = evidence.kappa()
     blocks = tuple(block for block, value in enumerate(values) if value > tau)
     notes = [] if blocks else [f"no block has κ above {tau:g} (the largest is {values.max():.3g}), so all are alike"]
-    return plan_from_scheme(
-        "mixed",
-        evidence,
-        options,
-        scheme=scheme,
-        bits=protected_bits(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
-        settings={
-            "tau": tau,
-            "kappa": [float(f"{value:.4g}") for value in values],
-            "blocks": blocks,
-            "rounding": rounding,
-        },
-        notes=notes,
-    )
+    shown = [float(f"{value:.4g}") for value in values]
+    settings = {"tau": tau, "kappa": shown, "blocks": blocks, "rounding": rounding}
+    bits = protected_bits(blocks, n_blocks=evidence.n_blocks, bits=options.bits)
+    return plan_from_scheme("mixed", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
 @policy(fixes=("bits",))
@@ -177,15 +164,8 @@ def allocate(
         "optimal": allocation.optimal,
         "sensitivity": table.as_data(),
     }
-    return plan_from_scheme(
-        "allocate",
-        evidence,
-        options,
-        scheme=scheme,
-        bits=allocation.bits,
-        settings=settings,
-        notes=(_sensitivity_note(scheme), *table.notes, *notes),
-    )
+    bits, notes = allocation.bits, (_sensitivity_note(scheme), *table.notes, *notes)
+    return plan_from_scheme("allocate", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
 @policy()
@@ -194,17 +174,12 @@ def gateway(
 ) -> Plan:
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
     blocks = gateway_set(evidence.n_blocks, k)
-    stacks = {block.stack for block in evidence.checkpoint.architecture.blocks}
-    notes = ["the research notes assume one stack of blocks; encoder and decoder are counted as one"]
-    return plan_from_scheme(
-        "gateway",
-        evidence,
-        options,
-        scheme=input_weighted(options, rounding),
-        bits=protected_bits(blocks, n_blocks=evidence.n_blocks, bits=options.bits),
-        settings={"k": k, "blocks": blocks, "rounding": rounding},
-        notes=notes if len(stacks) > 1 else (),
-    )
+    several = len({block.stack for block in evidence.checkpoint.architecture.blocks}) > 1
+    note = "the research notes assume one stack of blocks; encoder and decoder are counted as one"
+    scheme, notes = input_weighted(options, rounding), [note] if several else []
+    bits = protected_bits(blocks, n_blocks=evidence.n_blocks, bits=options.bits)
+    settings = {"k": k, "blocks": blocks, "rounding": rounding}
+    return plan_from_scheme("gateway", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
 @policy()
@@ -243,15 +218,8 @@ def protect(
         "sensitivity": table.as_data(),
     }
     notes = [f"{better} of {len(random)} random sets of {k} blocks did better than the chosen set"] if random else []
-    return plan_from_scheme(
-        "protect",
-        evidence,
-        options,
-        scheme=scheme,
-        bits=bits[0],
-        settings=settings,
-        notes=(_sensitivity_note(scheme), *table.notes, *notes),
-    )
+    notes = [_sensitivity_note(scheme), *table.notes, *notes]
+    return plan_from_scheme("protect", evidence, options, scheme=scheme, bits=bits[0], settings=settings, notes=notes)
 
 
 def _sensitivity_note(scheme: Scheme) -> str:

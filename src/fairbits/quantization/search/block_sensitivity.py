@@ -50,11 +50,7 @@ def predicted_sensitivity(
         damage = predicted_damage(measured, scheme, form="kronecker", block_of=block_of)
         counted = [j for j, name in enumerate(damage.linears) if weights[name].is_quantizable]
         np.add.at(table[:, :, i].T, np.array(damage.blocks)[counted], damage.by_linear.T[counted])
-    return Sensitivity("predicted", measured.languages, tuple(bits), table, _notes(group))
-
-
-def _notes(group: Group) -> tuple[str, ...]:
-    return (PER_CHANNEL,) if group == "tensor" else ()
+    return Sensitivity("predicted", measured.languages, tuple(bits), table, (PER_CHANNEL,) * (group == "tensor"))
 
 
 class LossTrial:
@@ -124,7 +120,7 @@ def measured_sensitivity(trial: BitsTrial, *, bits: Sequence[int], progress: Pro
             table[:, block, i] = trial.damage({block: width})
             if progress is not None:
                 progress("measuring blocks", block * len(bits) + i + 1, blocks * len(bits))
-    return Sensitivity("measured", trial.languages, tuple(bits), table, _notes(trial.group))
+    return Sensitivity("measured", trial.languages, tuple(bits), table, (PER_CHANNEL,) * (trial.group == "tensor"))
 
 
 def measured_damage(

@@ -280,7 +280,7 @@ def test_refusals(llama, plan_of, weather):
 def test_a_layer_that_cannot_be_rounded_is_named(llama, plan_of, weather, monkeypatch):
     monkeypatch.setattr("fairbits.models.scales.groups.MINIMAX_TABLE_NUMBERS", 500)
     plan = plan_of(llama, group="tensor", objective="worst", languages=LANGUAGES)
-    with pytest.raises(InputError, match=r"^model\.layers\.0\.\S+\.weight: [\d,]+ weights are to share one scale"):
+    with pytest.raises(InputError, match=r"^model\.layers\.0\.\S+\.weight: [\d,]+ weights share one scale"):
         next(round_model(llama, plan, text=weather(llama)))
 
 
