@@ -65,7 +65,9 @@ def quantize_into(
         results += block.results
         learned = block.learned or learned
     size = planned_bytes(checkpoint, plan.schemes)
-    _replace_one_by_one(swapped, waiting)
+    while waiting:  # one by one: codes keep what they were dequantized to
+        name, codes = waiting.popitem()
+        swapped.replace({name: codes})
     notes = (*plan.notes, *([NO_THRESHOLDS] if plan.thresholds else []))
     done = replace(plan, results=tuple(results), learned=learned, size_bytes=size, notes=notes)
     quantizer.attach(
@@ -78,13 +80,6 @@ def quantize_into(
         size_bytes=size,
     )
     return model
-
-
-def _replace_one_by_one(swapped: SwappedModel, waiting: dict[str, Codes]) -> None:
-    """Replaces weights, and forgets the codes of each, which keep what they were dequantized to."""
-    while waiting:
-        name, codes = waiting.popitem()
-        swapped.replace({name: codes})
 
 
 def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:

@@ -82,16 +82,9 @@ def overlay(
             base=below,
             out=directory,
             languages=names,
-            text=text,
             budget=share,
-            clusters=clusters,
-            form=form,  # type: ignore[arg-type]
-            activations=activations,
-            tokens=tokens,
-            sequence=sequence,
-            seed=seed,
-            device=device,
             progress=show,
+            **options.pick(locals(), "text clusters form activations tokens sequence seed device"),
         )
     print_notes(undetectable_notes(map(language_from_code, overlays.languages)))
     if as_json:
