@@ -212,7 +212,7 @@ def open_directory(out: str | Path, settings: RunSettings) -> Iterator[RunDirect
             for name, version in data.versions.items()
             if before.get(name, version) != version
         ]
-        for note in filter(None, (unlocked, changed and f"continued with {', '.join(changed)}")):
+        for note in filter(None, (unlocked, f"continued with {', '.join(changed)}" if changed else None)):
             place.note(note)
         yield place
 

@@ -171,10 +171,9 @@ def prepare_run(
     device: str = AUTO,
     reading: bool = True,
 ) -> RunSettings:
-    """Returns the settings of `fairbits.run` with these arguments, if all of it is possible.
+    """Returns the settings of `fairbits.run`, checked; bits that the policy cannot have are left out, with a note.
 
-    Bits that the policy cannot have are left out, with a note. Without `reading` the model has no fingerprint, for
-    which all weights would be read.
+    Without `reading` the model has no fingerprint, for which all weights would be read.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
