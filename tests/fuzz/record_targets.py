@@ -15,7 +15,7 @@ from truth import read_json, rule
 
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import COMPARE
-from fairbits.comparison.plan_trial import TRIAL, TrialFile
+from fairbits.comparison.stored_trials import TRIAL, TrialFile
 from fairbits.core.errors import InputError
 from fairbits.core.records import Kind, to_json
 from fairbits.evaluation.scores import Scores

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.api.make_plan import plan as make_plan
-from fairbits.comparison.plan_trial import PlanResult, PlanTrial, StoredTrials
+from fairbits.comparison.plan_trial import PlanResult, PlanTrial
+from fairbits.comparison.stored_trials import StoredTrials
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.task_pool import Cluster, Resources, TaskPool, open_pool

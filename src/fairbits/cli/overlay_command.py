@@ -128,6 +128,7 @@ def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
 
 
 def _overlay_table(overlays: Overlays) -> Table:
+    """Returns one row per stored set of rows."""
     record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
     text, base = record["text"], record["base_bytes"]
     amount = f"{count_of(len(overlays.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"
