@@ -37,12 +37,6 @@ class Package:
             return False
         return Requirement(self.needed).specifier.contains(self.installed, prereleases=True)
 
-    @property
-    def state(self) -> str:
-        if self.broken is not None:
-            return f"{self.installed} cannot be imported ({self.broken})"
-        return "is not installed" if self.installed is None else f"{self.installed} is installed"
-
 
 @dataclass(frozen=True)
 class Extra:
@@ -88,7 +82,11 @@ class Examination:
     @property
     def problems(self) -> tuple[str, ...]:
         bad = [package for package in self.required if not package.met]
-        problems = [f"{package.needed} is required, but {package.state}" for package in bad]
+        problems = []
+        for package in bad:
+            state = "is not installed" if package.installed is None else f"{package.installed} is installed"
+            state = state if package.broken is None else f"{package.installed} cannot be imported ({package.broken})"
+            problems.append(f"{package.needed} is required, but {state}")
         if bad:
             wanted = " ".join(f'"{package.needed}"' for package in bad)
             problems.append(f"fix it with: pip install {wanted}")

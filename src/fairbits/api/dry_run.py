@@ -36,8 +36,7 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
 SCHEMA = "fairbits.estimate/1"
-MINIMAX_ROUNDS = 4
-"""Rounds of the search for a minimax mix, by default."""
+MINIMAX_ROUNDS = 4  # rounds of the search for a minimax mix, by default
 
 
 @dataclass(frozen=True)

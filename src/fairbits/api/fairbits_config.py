@@ -12,8 +12,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from fairbits.api.make_plan import plan as make_plan
-from fairbits.api.quantize import calibration_text, check_made_for
-from fairbits.api.quantize_in_memory import quantize_into
+from fairbits.api.quantize import calibration_text, check_made_for, quantize_into
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.models.device import AUTO, resolve_device

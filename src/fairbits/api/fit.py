@@ -25,10 +25,8 @@ from fairbits.quantization.plan import Learning, Plan
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
-CERTAIN = 0.8
-"""Share of an estimate that is certainly needed: a job is refused only if this share does not fit."""
-LEAST_TOKENS, LEAST_SEQUENCE = 256, 64
-"""The smallest amounts of text that are proposed: with less, results are noise."""
+CERTAIN = 0.8  # share of an estimate that is certainly needed: a job is refused only if this share does not fit
+LEAST_TOKENS, LEAST_SEQUENCE = 256, 64  # the smallest amounts of text that are proposed: with less, results are noise
 WANTED, UNITS = re.compile(r"Tried to allocate ([\d.]+) (\w+)"), {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 ADVICE = "use fewer --tokens, a shorter --sequence, another --device, or a machine with more memory"
 

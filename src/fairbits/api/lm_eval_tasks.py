@@ -19,8 +19,7 @@ from fairbits.text.reading import open_corpus
 BPB, CLOZE = "bpb", "cloze"
 KINDS = (BPB, CLOZE)
 NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
-VERSION = 1
-"""Of the tasks: raise it if the same text would give other scores."""
+VERSION = 1  # of the tasks: raise it if the same text would give other scores
 COMMON = {
     BPB: """\
 # Bits per byte of whole documents. lm-eval reads them in windows as long as the model allows.

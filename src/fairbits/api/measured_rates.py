@@ -61,17 +61,9 @@ class Clock:
         """Returns the rate of a kind of work in a stage, and of all that is measured along with it."""
         if stage.plan is not None and kind.endswith(f" {stage.plan.policy}"):
             return self._rounding(stage.plan, stage.text)
-        measures: dict[str, Callable[[], float]] = {
-            "forward": partial(self._passing, observe=False),
-            "observed": partial(self._passing, observe=True),
-            "gradients": self._gradients,
-            "compared": self._compared,
-            "loaded": self._loaded,
-            "hashed": self._hashed,
-            "written": self._written,
-            "seconds": lambda: 1.0,
-        }
-        return {kind: measures[kind]()}
+        if kind in ("forward", "observed"):
+            return {kind: self._passing(observe=kind == "observed")}
+        return {kind: 1.0 if kind == "seconds" else getattr(self, f"_{kind}")()}
 
     def _passing(self, *, observe: bool) -> float:
         """Returns the positions that pass the measured block in a second, forward or as an audit observes it."""

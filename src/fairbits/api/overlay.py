@@ -21,8 +21,7 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
 
 COUNTS = (1, 2, 4, 8)  # of clusters that are tried
-SPARE = 0.02
-"""Fewer clusters are chosen if they raise the damage of the worst language by no more than this share."""
+SPARE = 0.02  # fewer clusters are chosen if they raise the damage of the worst language by no more than this share
 
 
 def overlay(

@@ -1,4 +1,4 @@
-"""Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load."""
+"""Quantize: carries out a plan, block by block, into a checkpoint that transformers and vLLM load, or in memory."""
 
 import json
 from collections.abc import Iterator
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from fairbits.api.fit import quantize_workload, within_memory
-from fairbits.api.quantize_in_memory import quantized_model
 from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_files
@@ -24,7 +25,8 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.compressed_tensors import check_storable
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config
+from fairbits.models.io.compressed_tensors import split_index
 from fairbits.models.io.writer import (
     DRAFT,
     LEARNING,
@@ -38,8 +40,11 @@ from fairbits.models.io.writer import (
     draft_directory,
     draft_lock,
 )
+from fairbits.models.loaded_checkpoint import PackedOnSave
 from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Group
+from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.gptq.block_rounding import RoundedBlock
@@ -49,6 +54,8 @@ from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 from fairbits.quantization.policies import decide
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.text.corpus import Corpus
+
+NO_THRESHOLDS = "the exact scales of each language alone are not kept in memory: they are written with out=…"
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,9 @@ def _in_memory(
     words = calibration_text(checkpoint, plan, text)
     workload = quantize_workload(checkpoint, plan, words, device=device)
     with within_memory(workload, device=device, check=False, progress=progress) as show:
-        return quantized_model(checkpoint, plan, words, device=device, progress=show)
+        # the weights of a block are replaced as soon as it is rounded: there is one copy of the model, and no codes
+        quantizer = PackedOnSave(CompressedTensorsConfig(**_format_entries(checkpoint, plan)))
+        return quantize_into(checkpoint.copy_model(), quantizer, checkpoint, plan, words, device=device, progress=show)
 
 
 def check_made_for(plan: Plan, checkpoint: Checkpoint) -> None:
@@ -296,3 +305,61 @@ def calibration_text(checkpoint: Checkpoint, plan: Plan, text: str | Path | Corp
             "give the same text, or make a new plan"
         )
     return tokenize_corpus(checkpoint, corpus, request=calibration.request)
+
+
+def quantize_into(
+    model: PreTrainedModel,
+    quantizer: PackedOnSave,
+    checkpoint: Checkpoint,
+    plan: Plan,
+    text: TokenizedText | None,
+    *,
+    in_place: bool = False,
+    device: str,
+    progress: Progress | None,
+) -> PreTrainedModel:
+    """Returns a model after replacing its weights by the quantized ones and telling transformers so.
+
+    `in_place` means that the checkpoint reads from the same weights: all codes are then kept until the last block is
+    rounded, a byte per weight.
+    """
+    entries = _format_entries(checkpoint, plan)  # before anything that takes time
+    swapped, waiting, scales = SwappedModel(checkpoint, model), dict[str, Codes](), dict[str, Tensor]()
+    results: list[LayerResult] = []
+    learned: LearningResult | None = None
+    for block in execute_plan(checkpoint, plan, text=text, device=device, progress=progress):
+        scales |= {name: codes.scales for name, codes in block.layers.items()}
+        if in_place:
+            waiting |= block.layers
+        else:
+            swapped.replace(block.layers)
+        results += block.results
+        learned = block.learned or learned
+    size = planned_bytes(checkpoint, plan.schemes)
+    while waiting:  # one by one: codes keep what they were dequantized to
+        name, codes = waiting.popitem()
+        swapped.replace({name: codes})
+    notes = (*plan.notes, *([NO_THRESHOLDS] if plan.thresholds else []))
+    done = replace(plan, results=tuple(results), learned=learned, size_bytes=size, notes=notes)
+    quantizer.attach(
+        model,
+        checkpoint,
+        bits={name: scheme.bits for name, scheme in plan.schemes.items()},
+        scales=scales,
+        entries=entries,
+        plan_bytes=done.as_bytes(),
+        size_bytes=size,
+    )
+    return model
+
+
+def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
+    """Returns the quantization_config; raises if the quantized model could not be saved."""
+    check_storable(checkpoint, plan.schemes)
+    parts = split_index(checkpoint, plan.schemes).parts
+    if parts:
+        raise InputError(
+            f"transformers saves {next(iter(parts))} as it is here, and does not read it beside packed weights, so "
+            "that the model cannot be saved from memory: write it with out=…"
+        )
+    return quantization_config(checkpoint, plan.schemes)

@@ -108,7 +108,12 @@ def run_trials(
                 done[name] = earlier
 
         def keep(name: str, result: PlanResult) -> None:
-            _check_same_model(work.checkpoint, result)
+            there, here = result.scores.reference.fingerprint, work.checkpoint.fingerprint
+            if there != here:
+                raise InputError(
+                    f"{work.checkpoint.target} is another model on a machine of the cluster (fingerprint {there[:12]} "
+                    f"there, {here[:12]} here); copy the same files to every machine"
+                )
             if store is not None:
                 store.save(name, work.settings(tasks[name]), result)
             done[name] = result
@@ -145,13 +150,3 @@ def task_resources(checkpoints: list[Checkpoint], device: str, pool: TaskPool) -
     weights = sum(info.numel for checkpoint in checkpoints for info in checkpoint.tensors.values())
     memory = AT_LEAST + int(COPIES * 4 * weights)
     return Resources(pool.cluster.cpus, pool.cluster.gpus if is_gpu(device) else 0.0, memory)
-
-
-def _check_same_model(checkpoint: Checkpoint, result: PlanResult) -> None:
-    """Raises if a machine of the cluster has another model at the same path."""
-    if result.scores.reference.fingerprint != checkpoint.fingerprint:
-        raise InputError(
-            f"{checkpoint.target} is another model on a machine of the cluster (fingerprint "
-            f"{result.scores.reference.fingerprint[:12]} there, {checkpoint.fingerprint[:12]} here); copy the same "
-            "files to every machine"
-        )

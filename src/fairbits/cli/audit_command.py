@@ -68,14 +68,8 @@ def audit(
         result = run_audit(
             opened,
             languages=names,
-            text=text,
-            scheme=scheme,
-            tokens=tokens,
-            sequence=sequence,
-            second_moments=second_moments,
-            seed=seed,
-            device=device,
             progress=show,
+            **options.pick(locals(), "text scheme tokens sequence second_moments seed device"),
         )
     options.write_out(out_file, result.save)
     if as_json:

@@ -33,10 +33,8 @@ PANELS = {
 """The commands of fairbits in the order of --help; `audit` is the function of that name in `audit_command`."""
 ENVIRONMENT = {"gate": {"OPENBLAS_NUM_THREADS": "1"}}
 """Set before a command loads numpy: the matrices of `gate` are small, and threads would only wait for each other."""
-EVERYWHERE = ("quiet", "debug")
-"""Options of `fairbits` itself that may also follow the command."""
-SHARED = ("quantize",)
-"""Commands whose work several processes can share."""
+EVERYWHERE = ("quiet", "debug")  # options of `fairbits` itself that may also follow the command
+SHARED = ("quantize",)  # commands whose work several processes can share
 BAD_INPUT, DEFECT, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 DISK = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ESTALE)
 """Errors of the system that are not a defect of fairbits, wherever they occur."""

@@ -65,18 +65,10 @@ def compare(
             bits=parse_bits(bits, "--bits"),
             **policy_options.policy_values({"group": group, "embeddings": embeddings}),
             languages=names,
-            text=text,
-            tokens=tokens,
-            evaluation_tokens=evaluation_tokens,
-            sequence=sequence,
             seeds=_parse_seeds(seeds),
-            baseline=baseline,
-            measure=measure,
-            unit=unit,
-            device=device,
-            results=results,
             ray=cluster,
             progress=show,
+            **options.pick(locals(), "text tokens evaluation_tokens sequence baseline measure unit device results"),
         )
     options.write_out(out_file, comparison.save)
     print_json(comparison.as_data()) if as_json else print_tables(comparison.tables())

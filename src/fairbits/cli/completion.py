@@ -5,12 +5,10 @@ from pathlib import Path
 
 from fairbits.text.catalog import catalog
 
-Offers = list[str | tuple[str, str]]
-"""Words, or words with an explanation, which zsh and fish show."""
+Offers = list[str | tuple[str, str]]  # words, or words with an explanation, which zsh and fish show
 Complete = Callable[[str], Offers]
 
-TEXTS = ("declaration", "help")
-"""As in `fairbits.text.reading`; a test keeps them equal."""
+TEXTS = ("declaration", "help")  # as in `fairbits.text.reading`; a test keeps them equal
 
 
 def one_of(*words: str) -> Complete:

@@ -31,10 +31,8 @@ RayCpus = Annotated[float, typer.Option(help="With --ray: CPUs per task.", metav
 RayGpus = Annotated[
     float, typer.Option(help="With --ray: GPUs per task, if there are any; 0.5 runs two tasks on one GPU.", metavar="X")
 ]
-ROWS = 20
-"""Tasks that the table shows at most; the line below counts all."""
-ORDER = ("failed", "running", "waiting", "done")
-"""What is shown first where there is no room for all."""
+ROWS = 20  # tasks that the table shows at most; the line below counts all
+ORDER = ("failed", "running", "waiting", "done")  # what is shown first where there is no room for all
 STYLES = {"failed": "red", "running": "", "waiting": "dim", "done": "green"}
 
 

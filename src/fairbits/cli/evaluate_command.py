@@ -61,13 +61,8 @@ def evaluate(
             after,
             reference=before,
             languages=names,
-            text=text,
-            tokens=tokens,
-            sequence=sequence,
-            seed=seed,
-            device=device,
-            repeat=repeat,
             progress=show,
+            **options.pick(locals(), "text tokens sequence seed device repeat"),
         )
     options.write_out(out_file, scores.save)
     if as_json:

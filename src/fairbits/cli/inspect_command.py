@@ -12,8 +12,7 @@ from fairbits.core.units import megabytes
 from fairbits.models.hub_checkpoint import open_to_read
 from fairbits.models.weight_moments import WeightMoments
 
-NAMED = 3
-"""Tensors that a note names."""
+NAMED = 3  # tensors that a note names
 MOMENTS = ("weights", "σ", "κ", "skew", "max|w|/σ", "> 3σ", "> 6σ")
 
 

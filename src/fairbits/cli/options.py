@@ -1,6 +1,6 @@
 """Arguments and options that several commands share, and how the text that the user typed is read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,6 +125,11 @@ def write_out(path: Path | None, save: Callable[[Path], object]) -> None:
     save(path)
     if existed:
         print_notes([f"replaced {path}"])
+
+
+def pick(arguments: Mapping[str, Any], names: str) -> dict[str, Any]:
+    """Returns the arguments of a command that a function takes under the same names."""
+    return {name: arguments[name] for name in names.split()}
 
 
 def spell_flag(option: str) -> str:

@@ -80,16 +80,9 @@ def overlay(
             base=below,
             out=directory,
             languages=names,
-            text=text,
             budget=share,
-            clusters=clusters,
-            form=form,  # type: ignore[arg-type]
-            activations=activations,
-            tokens=tokens,
-            sequence=sequence,
-            seed=seed,
-            device=device,
             progress=show,
+            **options.pick(locals(), "text clusters form activations tokens sequence seed device"),
         )
     print_notes(undetectable_notes(map(language_from_code, overlays.languages)))
     if as_json:
@@ -133,6 +126,7 @@ def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
 
 
 def _overlay_table(overlays: Overlays) -> Table:
+    """Returns one row per stored set of rows."""
     record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
     text, base = record["text"], record["base_bytes"]
     amount = f"{count_of(len(overlays.languages), 'language')}, {text['tokens']:,} tokens each, seed {text['seed']}"

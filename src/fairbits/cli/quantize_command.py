@@ -137,7 +137,13 @@ def quantize(
 
 
 def _estimate(
-    checkpoint: Checkpoint, chosen: dict[str, Any], *, out: Path, plan_file: Path | None, resume: bool, device: str
+    checkpoint: Checkpoint,
+    chosen: dict[str, Any],
+    *,
+    out: Path,
+    plan_file: Path | None,
+    resume: bool,
+    device: str,
 ) -> ResourceEstimate:
     """Returns what the quantization takes, by a plan that exists or is still to be made."""
     device = compute.choose_device(device, earlier=draft_device(out) if resume else None)
@@ -149,6 +155,7 @@ def _estimate(
 
 
 def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
+    """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, chosen))
     plan = None if draft is None else draft_plan(draft) or finished_plan(draft)

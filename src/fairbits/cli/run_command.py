@@ -105,16 +105,10 @@ def run(
     several = models is not None and len(models) > 1  # then each may resume on another device
     checkpoints = [Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision) for model in models or ()]
     arguments = {
-        "policy": policy,
+        **options.pick(locals(), "policy bits text tokens evaluation_tokens sequence seed"),
         "baselines": [] if baselines == "none" else options.split_names(baselines),
-        "bits": bits,
         **policy_options.policy_values({"group": group, "embeddings": embeddings}),
         "languages": names,
-        "text": text,
-        "tokens": tokens,
-        "evaluation_tokens": evaluation_tokens,
-        "sequence": sequence,
-        "seed": seed,
         "widths": None if widths is None else [] if widths == "none" else parse_bits(widths, "--widths"),
         "device": device if several else here,
     }
@@ -175,10 +169,8 @@ def run_data(run: FinishedRun) -> dict[str, object]:
 
 def runs_data(result: FinishedRuns) -> dict[str, object]:
     """Returns the runs by name, and the errors of those that failed, for JSON."""
-    return {
-        "runs": {name: run_data(run) for name, run in result.runs.items()},
-        "failed": {name: str(problem) for name, problem in result.failed.items()},
-    }
+    failed = {name: str(problem) for name, problem in result.failed.items()}
+    return {"runs": {name: run_data(run) for name, run in result.runs.items()}, "failed": failed}
 
 
 def run_tables(run: FinishedRun) -> list[Table]:

@@ -58,21 +58,13 @@ def sweep(
         result = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
             bits=parse_bits(bits, "--bits"),
-            policy=policy,
             **policy_options.policy_values({"group": group}),
             languages=names,
-            text=text,
-            tokens=tokens,
-            evaluation_tokens=evaluation_tokens,
-            sequence=sequence,
-            seed=seed,
-            threshold=threshold,
-            measure=measure,
-            unit=unit,
-            device=device,
-            results=results,
             ray=cluster,
             progress=show,
+            **options.pick(
+                locals(), "policy text tokens evaluation_tokens sequence seed threshold measure unit device results"
+            ),
         )
     options.write_out(out_file, result.save)
     print_json(result.as_data()) if as_json else print_tables(result.tables())

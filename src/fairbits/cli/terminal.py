@@ -21,8 +21,7 @@ from fairbits.core.torchrun import this_process
 
 BROKEN_PIPE = 141
 """Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
-EVERY = 30.0
-"""Seconds between two lines about one stage where there is no terminal."""
+EVERY = 30.0  # seconds between two lines about one stage where there is no terminal
 
 
 class Screen(Console):

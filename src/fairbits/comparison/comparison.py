@@ -228,8 +228,9 @@ class PolicyEntry:
 class PolicyContrast:
     """Damage of a policy minus that of another at the same width, paired by document.
 
-    `p` tests that the mean does not differ; `p_holm` is corrected by Holm's method over all contrasts. The worst has no p, because its interval is a heuristic where several languages may be the worst. `better` and
-    `worse` are the languages with a significant difference, by Holm's method over the languages of this contrast.
+    `p` tests that the mean does not differ; `p_holm` is corrected by Holm's method over all contrasts. The worst has no
+    p, because its interval is a heuristic where several languages may be the worst. `better` and `worse` are the
+    languages with a significant difference, by Holm's method over the languages of this contrast.
     """
 
     policy: str

@@ -98,7 +98,8 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
     return corpus
 
 
-TRIAL_NAME = re.compile(r"(.+), (\d) bits")  # a variant and its width
+TRIAL_NAME = re.compile(r"(.+), (\d) bits")
+"""How trials are named: a variant and its width."""
 
 
 def trial_method(scores: Scores) -> tuple[str, int] | None:

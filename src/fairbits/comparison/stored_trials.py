@@ -36,8 +36,7 @@ TRIAL = Kind("fairbits.trial/1", "a finished trial", "fairbits compare --results
 class StoredTrials:
     """A directory with one subdirectory per finished trial; use it in a `with` statement, which locks it.
 
-    The name of a subdirectory has a hash of everything that decides the trial. A trial with other settings, or of
-    another model or text, therefore has another subdirectory, and a directory can hold trials of many commands.
+    The name of a subdirectory has a hash of everything that decides the trial, so that many commands can share one.
     """
 
     def __init__(self, directory: str | Path) -> None:

@@ -11,7 +11,7 @@ import torch
 import transformers as t
 
 import fairbits as fb
-from fairbits.api.quantize_in_memory import NO_THRESHOLDS
+from fairbits.api.quantize import NO_THRESHOLDS
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.loaded_checkpoint import PackedOnSave

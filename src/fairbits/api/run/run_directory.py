@@ -206,7 +206,13 @@ def open_directory(out: str | Path, settings: RunSettings) -> Iterator[RunDirect
         if not started:
             write_files({path / RUN_FILE: run_bytes(data)})
         place = RunDirectory(path, settings)
-        for note in filter(None, (unlocked, _version_note(RUN.read(path / RUN_FILE).versions, data.versions))):
+        before = RUN.read(path / RUN_FILE).versions
+        changed = [
+            f"{name} {version} (started with {before[name]:.40})"
+            for name, version in data.versions.items()
+            if before.get(name, version) != version
+        ]
+        for note in filter(None, (unlocked, f"continued with {', '.join(changed)}" if changed else None)):
             place.note(note)
         yield place
 
@@ -221,15 +227,6 @@ def _has_run(path: Path, data: RunFile) -> bool:
     elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
         raise InputError(f"{path} is not empty and has no run in it; give a new directory with --out")
     return RUN_FILE in names
-
-
-def _version_note(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    changed = [
-        f"{name} {version} (started with {before[name]:.40})"
-        for name, version in now.items()
-        if name in before and before[name] != version
-    ]
-    return f"continued with {', '.join(changed)}" if changed else None
 
 
 def _check_same(path: Path, before: RunFile, now: RunFile) -> None:

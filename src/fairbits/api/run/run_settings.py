@@ -45,18 +45,15 @@ from fairbits.text.reading import DECLARATION, HELP
 from fairbits.text.text_request import TextRequest
 
 EMBEDDED = "embedded:tiny"
-USUAL_POLICY, PLAIN = "gptq:mix=english", "rtn"
-"""How models are usually quantized, and the simplest way."""
+USUAL_POLICY, PLAIN = "gptq:mix=english", "rtn"  # how models are usually quantized, and the simplest way
 LONGEST_NAME = 80
-REPORT_SECONDS = 2.0
-"""About what the intervals and the pages of a report take, whatever the model."""
+REPORT_SECONDS = 2.0  # about what the intervals and the pages of a report take, whatever the model
 PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
 USUAL_AMOUNTS = 4096, 8192, (2, 3, 6, 8)
 """Tokens per language for calibration and for evaluation, and the bit widths that are measured too, by default."""
-DEMO_AMOUNTS = 512, 1536, (3, 8)
-"""For the embedded model: enough to decide, and about three minutes on two cores."""
+DEMO_AMOUNTS = 512, 1536, (3, 8)  # for the embedded model: enough to decide, and about three minutes on two cores
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +171,9 @@ def prepare_run(
     device: str = AUTO,
     reading: bool = True,
 ) -> RunSettings:
-    """Returns the settings of `fairbits.run` with these arguments, if all of it is possible.
+    """Returns the settings of `fairbits.run`, checked; bits that the policy cannot have are left out, with a note.
 
-    Bits that the policy cannot have are left out, with a note. Without `reading` the model has no fingerprint, for
-    which all weights would be read.
+    Without `reading` the model has no fingerprint, for which all weights would be read.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
