@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from fairbits.forward.body_and_head import input_gradients, positions_per_batch,
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.pass_settings import PassSettings
-from fairbits.forward.recorder import Point, PointKind, Recorder
+from fairbits.forward.points import Measure, Point, PointKind
+from fairbits.forward.recorder import Recorder
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
 from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Codes = NDArray[np.intp]
-Measure = Literal["positions", "norm", "square"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,15 +39,13 @@ from fairbits.core.records import (
 )
 from fairbits.core.table import Cell, Shown, Table, dim, notes_table
 from fairbits.core.units import megabytes
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.text.corpus import Corpus
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
+    from fairbits.models.checkpoint import Checkpoint
 
 NAMED = 6
 """Languages whose weights are shown."""
@@ -231,7 +229,9 @@ def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
     return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
 
 
-def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
+def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: "Checkpoint") -> int:
+    from fairbits.models.io.compressed_tensors import layer_bytes
+
     weights, dtype = checkpoint.architecture.weights, checkpoint.scale_dtype
     return sum(
         checkpoint.tensors[layer.name].nbytes
@@ -241,7 +241,7 @@ def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
     )
 
 
-def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
+def bits_per_weight(plan: "Plan", checkpoint: "Checkpoint") -> float:
     """Returns the bits that all tensors of the quantized model take, per weight of the source."""
     weights = checkpoint.architecture.weights
     return 8 * plan.size_bytes / sum(int(np.prod(each.shape)) * (each.stacked or 1) for each in weights.values())
@@ -293,7 +293,7 @@ class Plan(Shown):
         if self.calibration is not None:
             check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
-    def tables(self, checkpoint: Checkpoint | None = None) -> list[Table]:
+    def tables(self, checkpoint: "Checkpoint | None" = None) -> list[Table]:
         """Returns the decisions by block, the results once the plan is executed, and the notes.
 
         With the checkpoint that the plan is for, the sizes of blocks are shown, and how they compare to the source.
@@ -302,7 +302,7 @@ class Plan(Shown):
         learned = [] if self.learned is None else [self.learned.table()]
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
 
-    def _decisions_table(self, checkpoint: Checkpoint | None) -> Table:
+    def _decisions_table(self, checkpoint: "Checkpoint | None") -> Table:
         """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
         rows: list[tuple[Cell, ...]] = []
         for label, layers in _alike(self.layers):
@@ -327,7 +327,7 @@ class Plan(Shown):
             left=(3, 4, 5),
         )
 
-    def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
+    def _heading(self, checkpoint: "Checkpoint | None") -> Iterator[Cell]:
         """Yields size, text and weights of the languages."""
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:

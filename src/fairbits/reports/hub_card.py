@@ -12,7 +12,6 @@ from typing import Any
 from fairbits.core.errors import InputError, printable
 from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.models.io.gguf_file import read_gguf_header
 from fairbits.reports.markdown import card, quantize_command, render_markdown
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
@@ -143,6 +142,8 @@ def find_license(target: str) -> dict[str, str]:
     Nothing is downloaded: of a model on the Hub, its card in the cache is read.
     """
     if _is_gguf(target):
+        from fairbits.models.io.gguf_file import read_gguf_header
+
         metadata = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:
