@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fairbits.api.compare import compare as run_compare
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
 from fairbits.core.errors import InputError
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies.option import parse_bits
 
 
@@ -61,8 +59,10 @@ def compare(
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
       fairbits compare ./model --policies rtn,gptq --text texts --ray local
     """
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
+    from fairbits.api.compare import compare as run_compare
+    from fairbits.models.checkpoint import Checkpoint
 
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     options.check_out(out_file, "compare.json")  # before anything that takes time
     names = options.language_names(languages)
     device = compute.device_here(device, cluster)
