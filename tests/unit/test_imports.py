@@ -62,8 +62,8 @@ def assert_few(loaded: set[str], *, own: int, others: int) -> None:
     ("statement", "own", "others"),
     [
         ("import fairbits", 3, 10),
-        ("import fairbits.cli", 15, 280),
-        (run(["--help"]), 15, 420),  # rich reads Markdown
+        ("import fairbits.cli", 13, 260),
+        (run(["--help"]), 13, 400),  # rich reads Markdown
     ],
     ids=["fairbits", "command line", "help"],
 )
@@ -76,9 +76,9 @@ def test_what_is_imported_at_once_is_little(statement, own, others) -> None:
 @pytest.mark.parametrize(
     ("statement", "own", "others"),
     [
-        ("from fairbits.quantization.policies import POLICIES", 40, 400),
+        ("from fairbits.quantization.policies import POLICIES", 40, 350),
         (run(["quantize", "--help"]), 55, 600),  # typer takes pydantic to read options
-        (run(*([name, "--help"] for names in PANELS.values() for name in names)), 80, 620),
+        (run(*([name, "--help"] for names in PANELS.values() for name in names)), 85, 600),
     ],
     ids=["policies", "help of a command", "help of all commands"],
 )
