@@ -10,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbits.api.trial_tasks import task_device
 from fairbits.cli import completion, compute
 from fairbits.cli.options import (
     Device,
@@ -34,15 +33,7 @@ from fairbits.core.errors import InputError, printable
 from fairbits.core.task_pool import Cluster, open_pool
 from fairbits.text.language_codes import user_language
 from fairbits.text.mix import parse_weights
-from fairbits_research.experiments.all_experiments import (
-    EVERY,
-    EXPERIMENTS,
-    ExperimentWork,
-    experiments_named,
-    finished_before,
-    run_experiments,
-)
-from fairbits_research.experiments.result import Answer, Result, ResultTable, cell_text
+from fairbits_research.experiments.result import EVERY, EXPERIMENTS, Answer, Result, ResultTable, cell_text
 from fairbits_research.experiments.stored_results import MARKS, Records, all_records, as_markdown, overall_answer
 
 
@@ -105,6 +96,9 @@ def research(
     if name is None:
         out.print(experiment_list(EXPERIMENTS, all_records()))
         return
+
+    from fairbits_research.experiments.all_experiments import experiments_named, finished_before
+
     names = experiments_named(name)
     places = (
         [None if out_file is None else out_file / f"{experiment}.json" for experiment in names]
@@ -159,6 +153,9 @@ def _run(
     as_json: bool,
 ) -> None:
     """Runs experiments, and writes and prints each result as soon as it is there."""
+    from fairbits.api.trial_tasks import task_device
+    from fairbits_research.experiments.all_experiments import ExperimentWork, run_experiments
+
     results: dict[str, Result] = {}
 
     def show(name: str) -> None:

@@ -12,9 +12,7 @@ from rich.text import Text
 from fairbits.cli.options import Json, flag
 from fairbits.cli.terminal import out, print_json, stages
 from fairbits.core.errors import InputError
-from fairbits_research.claims.all_claims import all_claims, find_claim
 from fairbits_research.claims.claim import DOCUMENTS, Claim, Finding, Verdict
-from fairbits_research.claims.claim_page import MARKS, as_data, as_markdown, brief_number, count_words, number_words
 
 
 def theory(
@@ -29,6 +27,9 @@ def theory(
       fairbits theory --claim 000-07
       fairbits theory --json > claims.json
     """
+    from fairbits_research.claims.all_claims import all_claims, find_claim
+    from fairbits_research.claims.claim_page import as_data, as_markdown
+
     if as_json and markdown:
         raise InputError("--json and --markdown were both given; choose one")
     claims = all_claims() if claim is None else [find_claim(claim)]
@@ -58,6 +59,8 @@ SHORT = {
 
 def claims_table(results: Mapping[Claim, Finding]) -> Group:
     """Returns one row per claim, grouped by document, and the number of claims per verdict."""
+    from fairbits_research.claims.claim_page import MARKS, count_words
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("id", no_wrap=True)
     table.add_column("claim", ratio=5)
@@ -76,6 +79,8 @@ def claims_table(results: Mapping[Claim, Finding]) -> Group:
 
 def claim_panel(claim: Claim, finding: Finding) -> Panel:
     """Returns one claim explained: statement, verdict, numbers, derivation."""
+    from fairbits_research.claims.claim_page import MARKS, brief_number, number_words
+
     style = STYLES[finding.verdict]
     numbers = Table(box=None, show_header=False, pad_edge=False)
     for name, value in finding.numbers.items():

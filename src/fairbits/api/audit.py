@@ -15,8 +15,9 @@ from fairbits.auditing.record import HEADLINE, Audit
 from fairbits.core.checks import instance
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits
-from fairbits.forward.recorder import FORMS, PointKind
-from fairbits.forward.statistics import ActivationStatistics, Measure, collect_statistics, column_errors
+from fairbits.forward.points import Measure, PointKind
+from fairbits.forward.recorder import FORMS
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics, column_errors
 from fairbits.forward.tokenize import estimated_size_notes, open_corpus_for
 from fairbits.kurtosis.certificate import activation_weighted, certificate
 from fairbits.kurtosis.checklist import outliers_above_threshold, risk_assessment, robust_outliers

@@ -25,8 +25,7 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config
-from fairbits.models.io.compressed_tensors import split_index
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, split_index
 from fairbits.models.io.writer import (
     DRAFT,
     LEARNING,

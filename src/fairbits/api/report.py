@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import trial_method
+from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import file_sha256
 from fairbits.evaluation.scores import Scores

@@ -26,7 +26,7 @@ from fairbits.core.records import (
     check_square,
     check_within,
 )
-from fairbits.forward.recorder import Point
+from fairbits.forward.points import Point
 from fairbits.kurtosis.certificate import Gap
 from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment
 from fairbits.kurtosis.redundancy import Redundancy

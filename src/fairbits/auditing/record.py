@@ -20,8 +20,8 @@ from fairbits.core.figure import Figure, heatmap
 from fairbits.core.files import write_files
 from fairbits.core.records import to_json
 from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_frame, dim, notes_table, short_unit
-from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import ActivationStatistics, Measure
+from fairbits.forward.points import Measure, PointKind
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits.kurtosis.certificate import Certificate, WeightedError
 from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment
 from fairbits.kurtosis.patterns import Pattern

@@ -11,7 +11,6 @@ from fairbits.cli import completion, compute, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.checks import one_of
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.text_request import TextRequest
 
@@ -51,6 +50,8 @@ def audit(
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
+    from fairbits.models.checkpoint import Checkpoint
+
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
     one_of("clip", clip, ("absmax", "exact"))

@@ -1,4 +1,8 @@
-"""How commands are found, imported and run, the options that all have, and the one line that an error prints."""
+"""How commands are found, imported and run, the options that all have, and the one line that an error prints.
+
+Help and shell completion answer at once, although torch and transformers take seconds to import: a command is
+imported when it is called, and its module imports what computes inside the functions that need it.
+"""
 
 import ast
 import errno
@@ -116,7 +120,7 @@ class LazyCommand(TyperCommand):
 
 
 def docstring(entry_point: EntryPoint) -> str:
-    """Returns the docstring of a command, read from its source: importing it can take seconds."""
+    """Returns the docstring of a command, read from its source: importing all commands would take longer."""
     spec = find_spec(entry_point.module)
     if spec is None or spec.origin is None:
         return entry_point.load().__doc__ or ""

@@ -7,7 +7,6 @@ from fairbits.api.compare import compare as run_compare
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
 from fairbits.core.errors import InputError
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies.option import parse_bits
 
 
@@ -53,8 +52,9 @@ def compare(
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
       fairbits compare ./model --policies rtn,gptq --text texts --ray local
     """
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
+    from fairbits.models.checkpoint import Checkpoint
 
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     options.check_out(out_file, "compare.json")  # before anything that takes time
     names = options.language_names(languages)
     device = compute.device_here(device, cluster)

@@ -16,7 +16,6 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.table import Cell, Table, dim
 from fairbits.core.task_pool import NEEDS_RAY, Cluster, TaskState, Watch, check_reachable
-from fairbits.models.device import gpu_note, resolve_device
 
 Ray = Annotated[
     str | None,
@@ -38,6 +37,8 @@ STYLES = {"failed": "red", "running": "", "waiting": "dim", "done": "green"}
 
 def choose_device(device: str, *, earlier: str | None = None) -> str:
     """Returns the device to compute on, after a note on stderr if it is a GPU; see `resolve_device`."""
+    from fairbits.models.device import gpu_note, resolve_device
+
     resolved = resolve_device(device, earlier=earlier)
     print_notes(filter(None, [gpu_note(resolved)]))
     return resolved

@@ -1,14 +1,14 @@
 """The command `diff` on the command line."""
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.table import Cell, Table, bar
-from fairbits.kurtosis.diff import ModelDiff, differ, format_trait
-from fairbits.kurtosis.diff import diff as run_diff
-from fairbits.models.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from fairbits.kurtosis.diff import ModelDiff
 
 
 def diff(
@@ -23,14 +23,19 @@ def diff(
       fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits diff ./model ./other --json
     """
+    from fairbits.kurtosis.diff import diff as run_diff
+    from fairbits.models.checkpoint import Checkpoint
+
     both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
     with stages("reading weights") as show:
         comparison = run_diff(*both, progress=show)
     print_json(comparison.as_data()) if as_json else print_tables(diff_tables(comparison))
 
 
-def diff_tables(comparison: ModelDiff) -> list[Table]:
+def diff_tables(comparison: "ModelDiff") -> list[Table]:
     """Returns the traits (≠ where they differ) with the notes, and the blocks of both models."""
+    from fairbits.kurtosis.diff import differ, format_trait
+
     sides = {"a": comparison.a, "b": comparison.b}
     names: list[Cell] = [[(f"{name}  ", "bold cyan"), (side.target, "bold")] for name, side in sides.items()]
     notes = (*(f"{name}: {note}" for name, side in sides.items() for note in side.notes), *comparison.notes)
@@ -45,7 +50,7 @@ def diff_tables(comparison: ModelDiff) -> list[Table]:
     return [traits, _block_table(comparison)]
 
 
-def _block_table(comparison: ModelDiff) -> Table:
+def _block_table(comparison: "ModelDiff") -> Table:
     """Returns σ, max|w|/σ and κ of every pair of blocks, κ also as bars of length ∝ log(1 + κ)."""
     top = max(*comparison.a.kappa, *comparison.b.kappa)
     rows: list[tuple[Cell, ...]] = []

@@ -1,20 +1,23 @@
 """What a job takes, printed for --dry-run: a row for every stage, and what does not fit."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from fairbits.api.dry_run import ResourceEstimate
-from fairbits.api.memory_needed import Held
 from fairbits.cli.terminal import duration, print_json, print_tables
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table, dim, notes_table
 from fairbits.core.units import readable_size
 
+if TYPE_CHECKING:
+    from fairbits.api.dry_run import ResourceEstimate
+    from fairbits.api.memory_needed import Held
 
-def estimate_tables(estimate: ResourceEstimate) -> list[Table]:
+
+def estimate_tables(estimate: "ResourceEstimate") -> list[Table]:
     """Returns the stages with their time, memory and disk, the whole job, and what is free."""
     gpu = estimate.capacity.gpu is not None
 
-    def sizes(taken: Held) -> tuple[str, ...]:
+    def sizes(taken: "Held") -> tuple[str, ...]:
         memory = (taken.gpu, taken.ram) if gpu else (taken.ram,)
         return tuple("–" if size < 1 else readable_size(size) for size in (*memory, taken.written + taken.scratch))
 
@@ -30,7 +33,7 @@ def estimate_tables(estimate: ResourceEstimate) -> list[Table]:
     return [Table(title, headers, tuple(rows), above=("",)), *notes_table(_notes(estimate))]
 
 
-def _notes(estimate: ResourceEstimate) -> Iterator[str]:
+def _notes(estimate: "ResourceEstimate") -> Iterator[str]:
     yield "times follow from rates measured just now; other work on this machine changes them"
     if estimate.held.scratch:
         yield f"{readable_size(estimate.held.scratch)} of the disk are temporary files"
@@ -40,7 +43,7 @@ def _notes(estimate: ResourceEstimate) -> Iterator[str]:
         yield estimate.advice
 
 
-def print_estimates(estimates: Sequence[ResourceEstimate], *, as_json: bool) -> None:
+def print_estimates(estimates: "Sequence[ResourceEstimate]", *, as_json: bool) -> None:
     """Prints estimates, as JSON in a list if there are several; raises if one certainly does not fit."""
     if as_json:
         data = [estimate.as_data() for estimate in estimates]

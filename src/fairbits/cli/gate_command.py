@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +11,11 @@ from fairbits.cli.terminal import print_json, print_line, print_notes, print_sig
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import write_files
 from fairbits.core.table import Cell, NumberFormat, Table, dim
-from fairbits.evaluation.gate import GateResult, junit
-from fairbits.evaluation.gate import gate as run_gate
-from fairbits.evaluation.lm_eval.gate_samples import LEVEL, SamplesGateResult, gate_samples
 from fairbits.text.language_codes import short_name
+
+if TYPE_CHECKING:
+    from fairbits.evaluation.gate import GateResult
+    from fairbits.evaluation.lm_eval.gate_samples import SamplesGateResult
 
 ITEMS_LEGEND = (
     "Loss: before minus after, in points of 100, with Tango's 95 % interval. p: McNemar's exact test, corrected for "
@@ -83,6 +84,9 @@ def gate(
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
       fairbits gate --samples before after --max-worst 0.02
     """
+    from fairbits.evaluation.gate import gate as run_gate
+    from fairbits.evaluation.lm_eval.gate_samples import gate_samples
+
     options.check_out(junit_file, "gate.xml")
     limits = {"max_worst": max_worst, "max_mean": max_mean, "max_gap": max_gap}
     for_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
@@ -124,7 +128,9 @@ def gate(
     raise typer.Exit(verdict.exit_code)
 
 
-def _write_notes(verdict: GateResult, junit_file: Path | None) -> None:
+def _write_notes(verdict: "GateResult", junit_file: Path | None) -> None:
+    from fairbits.evaluation.gate import junit
+
     options.write_out(junit_file, lambda path: write_files({path.resolve(): junit(verdict)}))
     print_notes(verdict.notes)
 
@@ -147,8 +153,10 @@ def languages_by_task(pairs: Iterable[str]) -> dict[str, str]:
     return languages
 
 
-def samples_table(result: SamplesGateResult) -> Table:
+def samples_table(result: "SamplesGateResult") -> Table:
     """Returns the scores of every language before and after, and what the worst would lose by chance."""
+    from fairbits.evaluation.lm_eval.gate_samples import LEVEL
+
     percent = result.verdict.unit == "per_item" and all(row.lost is not None for row in result.languages)
     number = NumberFormat(1, factor=100.0, decimals=1) if percent else NumberFormat(1, factor=1.0, decimals=4)
     rows: list[tuple[Cell, ...]] = []

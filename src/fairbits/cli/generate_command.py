@@ -9,8 +9,6 @@ from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import err, print_json, print_notes, stages
 from fairbits.core.checks import in_range
 from fairbits.core.errors import InputError, printable
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.text.detect import undetectable_notes
 
 
@@ -51,6 +49,9 @@ def generate(
       fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
       fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
     """
+    from fairbits.models.checkpoint import Checkpoint
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+
     in_range("--temperature", temperature, least=0.0)  # transformers does not accept 0
     in_range("--top-p", top_p, above=0.0, most=1.0)
     texts = prompts or _read_prompts()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.api.imatrix import imatrix as measure
 from fairbits.api.imatrix import imatrix_targets
@@ -11,10 +11,11 @@ from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.table import Table
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.imatrix_file import Imatrix
 from fairbits.text.language_codes import short_name
 from fairbits.text.mix import parse_weights
+
+if TYPE_CHECKING:
+    from fairbits.models.io.imatrix_file import Imatrix
 
 
 def imatrix(
@@ -62,6 +63,8 @@ def imatrix(
       fairbits imatrix ./model --text texts --per-language each
       fairbits imatrix --merge each/eng_Latn.gguf=2 --merge b.gguf --out i.gguf
     """
+    from fairbits.models.checkpoint import Checkpoint
+
     result: Imatrix
     if merge:
         if model is not None or out_file is None or per_language is not None:
@@ -105,7 +108,7 @@ def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:
     return files
 
 
-def imatrix_data(matrix: Imatrix) -> dict[str, Any]:
+def imatrix_data(matrix: "Imatrix") -> dict[str, Any]:
     """Returns what an imatrix holds, for JSON."""
     return {
         "layers": len(matrix.entries),
@@ -116,7 +119,7 @@ def imatrix_data(matrix: Imatrix) -> dict[str, Any]:
     }
 
 
-def imatrix_table(matrix: Imatrix) -> Table:
+def imatrix_table(matrix: "Imatrix") -> Table:
     """Returns the size of an imatrix and the share of each language."""
     title = [f"importance of {count_of(len(matrix.entries), 'layer')}, measured on {matrix.tokens:,} tokens"]
     rows = tuple((short_name(code), code, f"{share:.1%}") for code, share in matrix.languages.items())

@@ -1,16 +1,16 @@
 """The command `inspect` on the command line."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from fairbits.api.inspect import Inspection
-from fairbits.api.inspect import inspect as run_inspect
 from fairbits.cli import options
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.table import Cell, Table
 from fairbits.core.units import megabytes
-from fairbits.models.hub_checkpoint import open_to_read
-from fairbits.models.weight_moments import WeightMoments
+
+if TYPE_CHECKING:
+    from fairbits.api.inspect import Inspection
+    from fairbits.models.weight_moments import WeightMoments
 
 NAMED = 3  # tensors that a note names
 MOMENTS = ("weights", "σ", "κ", "skew", "max|w|/σ", "> 3σ", "> 6σ")
@@ -30,13 +30,16 @@ def inspect(
       fairbits inspect ./model --tensors
       fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
+    from fairbits.api.inspect import inspect as run_inspect
+    from fairbits.models.hub_checkpoint import open_to_read
+
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
         inspection = run_inspect(checkpoint, progress=show)
     print_json(inspection.as_data()) if as_json else print_tables([inspect_table(inspection, tensors=tensors)])
 
 
-def inspect_table(inspection: Inspection, *, tensors: bool = False) -> Table:
+def inspect_table(inspection: "Inspection", *, tensors: bool = False) -> Table:
     """Returns a heading, the notes, and one row per block (or per tensor) with the moments of its weights."""
     checkpoint, moments, architecture = inspection.checkpoint, inspection.moments, inspection.checkpoint.architecture
     n = sum(info.numel for info in checkpoint.tensors.values())
@@ -65,7 +68,7 @@ def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _blocks(inspection: Inspection) -> Iterator[tuple[str, WeightMoments]]:
+def _blocks(inspection: "Inspection") -> "Iterator[tuple[str, WeightMoments]]":
     """Yields the moments of every block, then of the matrices outside the blocks."""
     architecture, moments = inspection.checkpoint.architecture, inspection.moments
     stacks = len({block.stack for block in architecture.blocks}) > 1
@@ -76,7 +79,7 @@ def _blocks(inspection: Inspection) -> Iterator[tuple[str, WeightMoments]]:
             yield weight.role, moments.tensors[name]
 
 
-def _cells(weights: WeightMoments) -> tuple[str, ...]:
+def _cells(weights: "WeightMoments") -> tuple[str, ...]:
     return (
         f"{weights.n:,}",
         f"{weights.sigma:.4g}",

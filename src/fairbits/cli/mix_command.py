@@ -69,6 +69,7 @@ def mix(
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
       fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
+
     check_mix_path(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):
         flag, missing = ("--cover", "--audit AUDIT.json") if audit is None else ("--audit", "--cover N")

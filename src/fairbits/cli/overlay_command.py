@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.api.overlay import overlay as run_overlay
 from fairbits.cli import completion, compute, options
@@ -13,12 +13,13 @@ from fairbits.core.errors import InputError, count_of
 from fairbits.core.records import read_object
 from fairbits.core.table import Cell, NumberFormat, Table, dim
 from fairbits.core.units import megabytes
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.serve.overlays.overlay_files import MANIFEST, Form, Overlay, Overlays
 from fairbits.text.detect import undetectable_notes
 from fairbits.text.language_codes import language_from_code, short_name
 
-FORMS = get_args(Form)
+if TYPE_CHECKING:
+    from fairbits.serve.overlays.overlay_files import Overlay, Overlays
+
+FORMS = ("residual", "codes", "steps")
 LEGEND = "KL: divergence from the original model on held-out calibration text."
 BEFORE_ROUNDING = "KL was measured before inputs were rounded."
 
@@ -68,6 +69,9 @@ def overlay(
       fairbits overlay ./model --base w4 --text texts --out overlays
       fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
     """
+    from fairbits.models.checkpoint import Checkpoint
+    from fairbits.serve.overlays.overlay_files import MANIFEST
+
     share = parse_budget(budget)
     one_of("--form", form, FORMS)
     names = options.language_names(languages)
@@ -105,12 +109,12 @@ def parse_budget(text: str) -> float:
     return share
 
 
-def overlay_tables(overlays: Overlays) -> list[Table]:
+def overlay_tables(overlays: "Overlays") -> list[Table]:
     """Returns the overlays, what every language gains, and the numbers of clusters that were tried."""
     return [_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record)]
 
 
-def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
+def _groups(overlays: "Overlays") -> "list[tuple[str, list[str], Overlay]]":
     """Returns one entry per stored file: its name, its languages, and one of the overlays that share its rows."""
     groups: dict[int, list[Overlay]] = {}
     for overlay in overlays.overlays:
@@ -125,7 +129,7 @@ def _groups(overlays: Overlays) -> list[tuple[str, list[str], Overlay]]:
     ]
 
 
-def _overlay_table(overlays: Overlays) -> Table:
+def _overlay_table(overlays: "Overlays") -> Table:
     """Returns one row per stored set of rows."""
     record, size, groups = overlays.record, overlays.size_bytes, _groups(overlays)
     text, base = record["text"], record["base_bytes"]
@@ -163,7 +167,7 @@ def _overlay_table(overlays: Overlays) -> Table:
     )
 
 
-def _language_table(overlays: Overlays) -> Table:
+def _language_table(overlays: "Overlays") -> Table:
     """Returns one row per language, the most damaged first, and the languages that stay with the base."""
     divergence: Mapping[str, Mapping[str, float]] = overlays.record["apart"]
     overlay_by_code = {code: name for name, codes, _ in _groups(overlays) for code in codes}

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from fairbits.api.dry_run import estimate_quantize
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.estimate_table import estimate_tables
 from fairbits.cli.terminal import out, print_json, print_tables, stages
-from fairbits.models.checkpoint import Checkpoint
 
 
 @policy_options.with_policy_options
@@ -33,6 +31,9 @@ def plan(
       fairbits plan ./model --policy mixed --languages eng,fra,heb --out plan.json
       fairbits plan ./model --policy allocate --avg-bits 4.25 --text texts
     """
+    from fairbits.api.dry_run import estimate_quantize
+    from fairbits.models.checkpoint import Checkpoint
+
     device = compute.choose_device(device)
     chosen = policy_options.plan_options(locals() | policy_arguments)
     options.check_out(out_file, "plan.json")  # before anything that takes time

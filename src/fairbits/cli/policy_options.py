@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
-from fairbits.api.make_plan import plan as run_plan
 from fairbits.cli import completion
 from fairbits.cli.options import language_notes, spell_flag, split_names
 from fairbits.cli.terminal import print_notes, stages
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT, POLICIES, check
 from fairbits.quantization.policies.option import COMMON, PolicyOption
+
+if TYPE_CHECKING:
+    from fairbits.models.checkpoint import Checkpoint
 
 OWN_PANEL = "Options of some policies"
 TEXT_OPTIONS = ("languages", "audit", "tokens", "sequence", "seed")
@@ -123,8 +124,10 @@ def decided_flags(options: Mapping[str, Any]) -> list[str]:
     return [spell_flag(name) for name in ("policy", *policy_options(), *TEXT_OPTIONS) if name in options]
 
 
-def make_plan(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Plan:
+def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> Plan:
     """Returns the plan of a policy with the options that the user gave."""
+    from fairbits.api.make_plan import plan as run_plan
+
     names = policy_options()
     check(options.get("policy", DEFAULT), {name: options[name] for name in options if name in names}, spell=spell_flag)
     print_notes(language_notes(options.get("languages", ())))

@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.api.dry_run import ResourceEstimate, estimate_quantize
 from fairbits.api.quantize import check_quantize, draft_device, draft_plan, finished_plan
@@ -12,10 +12,12 @@ from fairbits.cli import compute, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
 from fairbits.core.errors import InputError
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.quantization.gptq.ranks import Ranks
 from fairbits.quantization.plan import Plan
 from fairbits.text.language_codes import find_language, find_languages
+
+if TYPE_CHECKING:
+    from fairbits.api.dry_run import ResourceEstimate
+    from fairbits.models.checkpoint import Checkpoint
 
 
 def check_agrees(plan: Plan, chosen: dict[str, Any]) -> Plan:
@@ -99,6 +101,9 @@ def quantize(
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
+    from fairbits.models.checkpoint import Checkpoint
+    from fairbits.quantization.gptq.ranks import Ranks
+
     if dry_run:
         chosen = policy_options.plan_options(locals() | policy_arguments)
         checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
@@ -137,15 +142,17 @@ def quantize(
 
 
 def _estimate(
-    checkpoint: Checkpoint,
+    checkpoint: "Checkpoint",
     chosen: dict[str, Any],
     *,
     out: Path,
     plan_file: Path | None,
     resume: bool,
     device: str,
-) -> ResourceEstimate:
+) -> "ResourceEstimate":
     """Returns what the quantization takes, by a plan that exists or is still to be made."""
+    from fairbits.api.quantize import check_quantize, draft_device
+
     device = compute.choose_device(device, earlier=draft_device(out) if resume else None)
     plan = _earlier_plan(chosen, plan_file=plan_file, draft=out if resume else None)
     check_quantize(checkpoint, out, resume=resume, **_shape(chosen if plan is None else plan.settings))
@@ -156,6 +163,7 @@ def _estimate(
 
 def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
     """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
+
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, chosen))
     plan = None if draft is None else draft_plan(draft) or finished_plan(draft)

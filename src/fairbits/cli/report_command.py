@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from fairbits.api.report import report as make_report
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_line, print_notes, stages
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_files
-from fairbits.reports.content import check_name, report_format
 
 HUB = "hub"
 FORMS = ("html", "md", "json", HUB)
@@ -63,6 +61,9 @@ def report(
       fairbits report run --format md >> README.md
       fairbits report run --format hub --base-model org/model
     """
+    from fairbits.api.report import report as make_report
+    from fairbits.reports.content import check_name, report_format
+
     named = {"base_model": base_model, "license": license, "repository": repo}
     chosen = _form(form, as_json) or ("html" if out_file is None else report_format(out_file))
     if chosen != HUB and any(value is not None for value in named.values()):

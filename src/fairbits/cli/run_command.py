@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fairbits.api.run import FinishedRun
 from fairbits.api.run.many_models import FinishedRuns, run_many
@@ -14,12 +14,14 @@ from fairbits.cli.terminal import out, print_done, print_json, print_notes, prin
 from fairbits.core.errors import FairbitsError, count_of
 from fairbits.core.table import Cell, NumberFormat, Table, dim, notes_table, rich_text
 from fairbits.core.units import megabytes
-from fairbits.evaluation.scores import Scores
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import parse_bits
-from fairbits.stats.frame import worst_first
 from fairbits.text.language_codes import short_name
+
+if TYPE_CHECKING:
+    from fairbits.api.run import FinishedRun
+    from fairbits.api.run.many_models import FinishedRuns
+    from fairbits.evaluation.scores import Scores
 
 LEGEND = (
     "Divergence from the reference model, with 95 % confidence intervals over documents. better, worse: significant "
@@ -98,8 +100,9 @@ def run(
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
+    from fairbits.models.checkpoint import Checkpoint
 
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     names = options.language_names(languages)
     here = compute.device_here(device, cluster, earlier=recorded_device(out_directory))
     several = models is not None and len(models) > 1  # then each may resume on another device
@@ -129,7 +132,7 @@ def run(
         _print_run(*result.runs.values(), as_json=as_json)
 
 
-def _print_run(run: FinishedRun, *, as_json: bool) -> None:
+def _print_run(run: "FinishedRun", *, as_json: bool) -> None:
     if as_json:
         print_json(run_data(run))
         return
@@ -139,7 +142,7 @@ def _print_run(run: FinishedRun, *, as_json: bool) -> None:
         out.print(rich_text(line), soft_wrap=True)
 
 
-def _print_runs(result: FinishedRuns, *, as_json: bool) -> None:
+def _print_runs(result: "FinishedRuns", *, as_json: bool) -> None:
     """Prints one row per model; an error ends the command if any of them failed."""
     print_json(runs_data(result)) if as_json else print_tables(runs_tables(result))
     if result.failed:
@@ -155,7 +158,7 @@ def _print_finished(what: str, seconds: float | None) -> None:
         print_done(what, seconds)
 
 
-def run_data(run: FinishedRun) -> dict[str, object]:
+def run_data(run: "FinishedRun") -> dict[str, object]:
     """Returns the paths of the results and the headline of the report, for JSON."""
     return {
         "directory": str(run.directory.absolute()),
@@ -167,14 +170,16 @@ def run_data(run: FinishedRun) -> dict[str, object]:
     }
 
 
-def runs_data(result: FinishedRuns) -> dict[str, object]:
+def runs_data(result: "FinishedRuns") -> dict[str, object]:
     """Returns the runs by name, and the errors of those that failed, for JSON."""
     failed = {name: str(problem) for name, problem in result.failed.items()}
     return {"runs": {name: run_data(run) for name, run in result.runs.items()}, "failed": failed}
 
 
-def run_tables(run: FinishedRun) -> list[Table]:
+def run_tables(run: "FinishedRun") -> list[Table]:
     """Returns the damage of every language under the first baseline and the policy, a summary, and the notes."""
+    from fairbits.stats.frame import worst_first
+
     scores = {**dict(list(run.baselines.items())[:1]), run.policy: run.scores}
     damage = [measured.frame().by_language() for measured in scores.values()]
     number = NumberFormat(max(abs(estimate.value) for languages in damage for estimate in languages.values()))
@@ -198,7 +203,7 @@ def run_tables(run: FinishedRun) -> list[Table]:
     return [languages, _summary(scores, number), *notes_table(dict.fromkeys([*run.notes, *notes]))]
 
 
-def _summary(scores: Mapping[str, Scores], number: NumberFormat) -> Table:
+def _summary(scores: "Mapping[str, Scores]", number: NumberFormat) -> Table:
     """Returns worst, gap and mean over languages and the size, one column per policy."""
     disparities = [measured.disparity() for measured in scores.values()]
     worsts = (part.worst for part in disparities)
@@ -215,13 +220,13 @@ def _summary(scores: Mapping[str, Scores], number: NumberFormat) -> Table:
     return Table("Over languages", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
 
 
-def _marks(before: Scores, after: Scores) -> dict[str, str]:
+def _marks(before: "Scores", after: "Scores") -> dict[str, str]:
     """Returns the languages whose damage is significantly smaller or larger than before."""
     significant = after.contrast(before).significant()
     return {code: "better" if difference.value < 0 else "worse" for code, difference in significant.items()}
 
 
-def next_steps(run: FinishedRun) -> Iterator[Cell]:
+def next_steps(run: "FinishedRun") -> Iterator[Cell]:
     """Yields the path of the report, a gate command without its limit, and what to weigh before choosing one."""
     frame = run.scores.frame()
     code, worst = frame.worst()
@@ -233,7 +238,7 @@ def next_steps(run: FinishedRun) -> Iterator[Cell]:
     yield dim(f"        the first choice changed in {run.scores.flips[code].value:.1%} of its tokens.")
 
 
-def runs_tables(result: FinishedRuns) -> list[Table]:
+def runs_tables(result: "FinishedRuns") -> list[Table]:
     """Returns worst language, mean and size of every model, and why some failed."""
     disparities = {name: run.scores.disparity() for name, run in result.runs.items()}
     number = NumberFormat(max((abs(part.worst[1].value) for part in disparities.values()), default=1.0))

@@ -1,15 +1,16 @@
 """The command `screen` on the command line."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairbits.api.screen import CAVEAT, Row, Screening
-from fairbits.api.screen import screen as run_screen
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.table import Cell, Table
 from fairbits.text.reading import open_corpus
+
+if TYPE_CHECKING:
+    from fairbits.api.screen import Row, Screening
 
 
 def screen(
@@ -37,6 +38,8 @@ def screen(
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits screen ./model ./other --languages eng,heb
     """
+    from fairbits.api.screen import screen as run_screen
+
     names = options.language_names(languages)
     corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
@@ -46,8 +49,10 @@ def screen(
         raise typer.Exit(2)
 
 
-def screen_table(screening: Screening) -> Table:
+def screen_table(screening: "Screening") -> Table:
     """Returns one row per model, and below them notes and errors."""
+    from fairbits.api.screen import CAVEAT
+
     headers = ("model", "blocks", "max κ", "in", "tensor κ", "publ.", "outliers", "C1", "C2", "class")
     below: list[Cell] = [[("note: ", "yellow"), note] for note in (*_notes(screening), CAVEAT)]
     below += [
@@ -63,7 +68,7 @@ def screen_table(screening: Screening) -> Table:
     )
 
 
-def _cells(row: Row, *, with_text: bool) -> tuple[str, ...]:
+def _cells(row: "Row", *, with_text: bool) -> tuple[str, ...]:
     weights, view = row.weights, row.view
     if weights is None or view is None:
         return (row.target, *["–"] * (9 + with_text))
@@ -85,7 +90,7 @@ def _cells(row: Row, *, with_text: bool) -> tuple[str, ...]:
     )
 
 
-def _notes(screening: Screening) -> list[str]:
+def _notes(screening: "Screening") -> list[str]:
     rows = [(row.target, row.weights) for row in screening.rows if row.weights is not None]
     notes = [f"{target}: the tensor with the largest κ is {weights.tensor}" for target, weights in rows]
     notes += [f"{target}: {note}" for target, weights in rows for note in weights.notes]

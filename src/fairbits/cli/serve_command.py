@@ -6,10 +6,6 @@ from typing import Annotated
 from fairbits.cli import compute, options
 from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.core.errors import InputError
-from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.server.request import Limits
-from fairbits.serve.server.server_process import bind, check_installed, read_key
-from fairbits.serve.server.server_process import serve as run_server
 from fairbits.text.detect import undetectable_notes
 
 
@@ -55,6 +51,11 @@ def serve(
       fairbits serve quantized --overlays overlays
       fairbits serve quantized --overlays overlays --port 9000 --max-batch 16
     """
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+    from fairbits.serve.server.request import Limits
+    from fairbits.serve.server.server_process import bind, check_installed, read_key
+    from fairbits.serve.server.server_process import serve as run_server
+
     check_installed()
     key, model_name = read_key(api_key_file), _model_name(base, name)
     limits = Limits(max_tokens, max_prompt_tokens, max_body, max_queue, max_batch, timeout)

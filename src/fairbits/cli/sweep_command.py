@@ -6,7 +6,6 @@ from typing import Annotated
 from fairbits.api.sweep import sweep as run_sweep
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import parse_bits
 
@@ -49,8 +48,9 @@ def sweep(
       fairbits sweep embedded:tiny --bits 2..8
       fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
+    from fairbits.models.checkpoint import Checkpoint
 
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     options.check_out(out_file, "sweep.json")  # before anything that takes time
     names = options.language_names(languages)
     device = compute.device_here(device, cluster)

@@ -1,5 +1,6 @@
 """Comparison: the damage of policies to every language on the same text, their sizes, what is significant; its file."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -418,3 +419,15 @@ class Comparison(Shown):
 
     def save(self, path: str | Path) -> None:
         write_files({check_writable(path, example="compare.json"): to_json(self.as_data())})
+
+
+TRIAL_NAME = re.compile(r"(.+), (\d) bits")
+"""How trials are named: a variant and its width."""
+
+
+def trial_method(scores: Scores) -> tuple[str, int] | None:
+    """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
+    start = f"{scores.reference.target}, "
+    match = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
+    is_trial = scores.quantized.target.startswith(start)
+    return (match[1], int(match[2])) if is_trial and match is not None else None

@@ -1,6 +1,5 @@
 """PlanTrial: applies plans to one model in memory, one after the other, and scores each of them."""
 
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -96,15 +95,3 @@ def corpus_for(checkpoint: Checkpoint, *, languages: Iterable[str] | None, text:
             "languages are compared with each other: name two or more"
         )
     return corpus
-
-
-TRIAL_NAME = re.compile(r"(.+), (\d) bits")
-"""How trials are named: a variant and its width."""
-
-
-def trial_method(scores: Scores) -> tuple[str, int] | None:
-    """Returns the variant and width of a trial's scores; None if they are the scores of a checkpoint."""
-    start = f"{scores.reference.target}, "
-    match = TRIAL_NAME.fullmatch(scores.quantized.target.removeprefix(start))
-    is_trial = scores.quantized.target.startswith(start)
-    return (match[1], int(match[2])) if is_trial and match is not None else None

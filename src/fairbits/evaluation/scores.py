@@ -21,7 +21,6 @@ from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_fram
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, megabytes
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.disparity import Disparity, disparity
-from fairbits.evaluation.divergence import DocumentSums
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
@@ -32,6 +31,8 @@ from fairbits.text.language_codes import language_from_code, short_name
 
 if TYPE_CHECKING:
     import pandas
+
+    from fairbits.evaluation.divergence import DocumentSums
 
 
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
@@ -89,7 +90,7 @@ class Scores(Shown):
     @classmethod
     def of(
         cls,
-        sums: DocumentSums,
+        sums: "DocumentSums",
         text: TokenizedText,
         *,
         quantized: Identity,

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbits.core.records import Code, Count, Digest, Positive, Split
-from fairbits.forward.tokenize import prediction_task
 from fairbits.forward.windows import Task
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import TextRequest
+
+if TYPE_CHECKING:
+    from fairbits.models.checkpoint import Checkpoint
 
 TASK_NAMES: Mapping[Task, str] = {
     "causal": "every token, given those before it",
@@ -29,7 +30,7 @@ class Identity:
     size_bytes: Positive
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Identity":
+    def of(cls, checkpoint: "Checkpoint") -> "Identity":
         return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
 
 
@@ -51,7 +52,9 @@ class EvaluationSetting:
         return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
+    def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
+        from fairbits.forward.tokenize import prediction_task
+
         return cls(
             task=prediction_task(checkpoint),
             corpus=corpus.name,

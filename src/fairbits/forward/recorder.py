@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from fairbits.core.progress import Progress
 from fairbits.core.tensors import first_tensor
 from fairbits.forward.batches import Batch
 from fairbits.forward.experts import ExpertCounter, expert_points
+from fairbits.forward.points import Point, PointKind
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.checkpoint import Checkpoint
@@ -54,26 +55,6 @@ def removed_hooks() -> Iterator[list[RemovableHandle]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-PointKind = Literal["block", "mlp", "attention", "input"]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place in the model where activations are measured.
-
-    `block`      the residual stream after the block
-    `mlp`        the output of the down projection, before the residual sum
-    `attention`  the output of the attention's output projection
-    `input`      the input of a linear layer; layers with the same input share the point
-    """
-
-    name: str
-    kind: PointKind
-    block: int | None
-    stack: str
-    module: str  # whose output it is or, for inputs, one that reads it
 
 
 KINDS: tuple[PointKind, ...] = ("block", "mlp", "attention", "input")

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +25,8 @@ from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import input_gradients, positions_per_batch, recompute_in_backward, split_head
 from fairbits.forward.experts import BlockExperts
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.recorder import PassSettings, Point, PointKind, Recorder
+from fairbits.forward.points import Measure, Point, PointKind
+from fairbits.forward.recorder import PassSettings, Recorder
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
 from fairbits.forward.tokenize import prediction_task, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
@@ -38,7 +38,6 @@ from fairbits.text.corpus import Corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
 
 Codes = NDArray[np.intp]
-Measure = Literal["positions", "norm", "square"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fairbits.auditing.audit_file import AUDIT
-from fairbits.auditing.record import Audit
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.errors import InputError
-from fairbits.models.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from fairbits.auditing.record import Audit
+    from fairbits.models.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]
 
@@ -68,7 +69,7 @@ class Evidence:
     `minimax()`               the language weights with which calibrated rounding damages the worst language least
     """
 
-    checkpoint: Checkpoint
+    checkpoint: "Checkpoint"
     languages: tuple[str, ...] = ()
     kappa: Callable[[], Floats] = _needs_text
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
@@ -87,8 +88,11 @@ class Evidence:
         return tuple(sum(prod(w.shape) for w in block.linears.values() if w.is_quantizable) for block in blocks)
 
 
-def audited_kappa(audit: str | Path | Audit, fingerprint: str) -> Floats:
+def audited_kappa(audit: "str | Path | Audit", fingerprint: str) -> Floats:
     """Returns κ_l of every block from an audit, or a saved one, if it is of the model with this fingerprint."""
+    from fairbits.auditing.audit_file import AUDIT
+    from fairbits.auditing.record import Audit
+
     if isinstance(audit, Audit):
         name, audited, kappa = "the audit", audit.model.fingerprint, [block.kappa for block in audit.moments.blocks]
     else:

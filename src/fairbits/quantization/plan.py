@@ -39,15 +39,13 @@ from fairbits.core.records import (
 )
 from fairbits.core.table import Cell, Shown, Table, dim, notes_table
 from fairbits.core.units import megabytes
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import layer_bytes
 from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.text.corpus import Corpus
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
+    from fairbits.models.checkpoint import Checkpoint
 
 NAMED = 6  # languages whose weights are shown
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
@@ -206,7 +204,9 @@ def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
     return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
 
 
-def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
+def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: "Checkpoint") -> int:
+    from fairbits.models.io.compressed_tensors import layer_bytes
+
     weights, dtype = checkpoint.architecture.weights, checkpoint.scale_dtype
     return sum(
         checkpoint.tensors[layer.name].nbytes
@@ -216,7 +216,7 @@ def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: Checkpoint) -> int:
     )
 
 
-def bits_per_weight(plan: "Plan", checkpoint: Checkpoint) -> float:
+def bits_per_weight(plan: "Plan", checkpoint: "Checkpoint") -> float:
     """Returns the bits that all tensors of the quantized model take, per weight of the source."""
     weights = checkpoint.architecture.weights
     return 8 * plan.size_bytes / sum(int(np.prod(weight.shape)) * (weight.stacked or 1) for weight in weights.values())
@@ -259,13 +259,17 @@ class Plan(Shown):
         if self.calibration is not None:
             check_within("languages", self.languages, "calibration.hashes", self.calibration.hashes)
 
-    def tables(self, checkpoint: Checkpoint | None = None) -> list[Table]:
-        """Returns the decisions by block, the results, and the notes; with the checkpoint, also sizes."""
+    def tables(self, checkpoint: "Checkpoint | None" = None) -> list[Table]:
+        """Returns the decisions by block, the results once the plan is executed, and the notes.
+
+        With the checkpoint that the plan is for, the sizes of blocks are shown, and how they compare to the source.
+        """
         results = [self._results_table()] if self.results else []
         learned = [] if self.learned is None else [self.learned.table()]
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
 
-    def _decisions_table(self, checkpoint: Checkpoint | None) -> Table:
+    def _decisions_table(self, checkpoint: "Checkpoint | None") -> Table:
+        """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
         rows: list[tuple[Cell, ...]] = []
         for label, layers in _alike(self.layers):
             scheme = next((layer.scheme for layer in layers if layer.scheme is not None), None)
@@ -277,7 +281,8 @@ class Plan(Shown):
         title: Cell = [(self.model, "bold cyan"), "  ", (self.policy, "bold")]
         return Table(title, headers, tuple(rows), above=(*self._heading(checkpoint), ""), left=(3, 4, 5))
 
-    def _heading(self, checkpoint: Checkpoint | None) -> Iterator[Cell]:
+    def _heading(self, checkpoint: "Checkpoint | None") -> Iterator[Cell]:
+        """Yields size, text and weights of the languages."""
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:
             source = sum(info.nbytes for info in checkpoint.tensors.values())

@@ -12,7 +12,6 @@ from typing import Any
 from fairbits.core.errors import InputError, printable
 from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.models.io.gguf_file import read_gguf_header
 from fairbits.reports.markdown import card, quantize_command, render_markdown
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
@@ -117,8 +116,13 @@ def find_hub_id(target: str) -> str | None:
 
 
 def find_license(target: str) -> dict[str, str]:
-    """Returns the licence of a model by its files here: the front matter of README.md, or a GGUF file's metadata."""
+    """Returns the licence of a model by its own files: the front matter of README.md, or the metadata of a GGUF file.
+
+    Nothing is downloaded: of a model on the Hub, its card in the cache is read.
+    """
     if target.endswith(".gguf"):
+        from fairbits.models.io.gguf_file import read_gguf_header
+
         metadata = dict(read_gguf_header(Path(target)).metadata) if _exists(target) else {}
         stated = {key: metadata.get("general." + key.replace("_", ".")) for key in LICENSE_KEYS}
     else:

@@ -144,8 +144,7 @@ class Mix(Origin):
 
     def save(self, path: str | Path) -> None:
         """Writes the samples to `path` and the manifest next to it; older files are replaced by both or by none."""
-        path = check_writable(path, example="calib.jsonl")
-        check_writable(manifest_path(path), example="calib.jsonl")
+        path = check_mix_path(path)
         write_files({path: self.jsonl, manifest_path(path): to_json(self.manifest)})
 
     @staticmethod
@@ -398,3 +397,10 @@ def _check_none_empty(wanted: Mapping[str, int], what: str, sequence: int) -> No
 def _listed(items: Sequence[str], separator: str) -> str:
     rest = len(items) - NAMED
     return separator.join((*items[:NAMED], *([f"{rest} more"] if rest > 0 else [])))
+
+
+def check_mix_path(path: str | Path) -> Path:
+    """Returns the path that a mix saved at `path` will have, with links followed, if it can be written there."""
+    target = check_writable(path, example="calib.jsonl")
+    check_writable(manifest_path(target), example="calib.jsonl")
+    return target

@@ -25,15 +25,12 @@ from fairbits_research.experiments.null_controls import null_controls
 from fairbits_research.experiments.outliers_experiment import outliers
 from fairbits_research.experiments.own_calibration import calibration_language, own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
-from fairbits_research.experiments.result import Result, descriptions
+from fairbits_research.experiments.result import EVERY, EXPERIMENTS, Result
 from fairbits_research.experiments.training_choices import models_in, training_choices
 from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
-EVERY = "all"
 TRAINED = "training-choices"
 """The experiment that needs models trained for it."""
-EXPERIMENTS: Mapping[str, str] = {name: texts["short"] for name, texts in descriptions().items()}
-"""Name -> the tested prediction as a question, in the order of the page."""
 FUNCTIONS: Mapping[str, Callable[[Laboratory], Result]] = {
     function.__name__.replace("_", "-"): function
     for function in (

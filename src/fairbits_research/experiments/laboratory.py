@@ -15,8 +15,8 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
-from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import ActivationStatistics, Measure, collect_statistics
+from fairbits.forward.points import Measure, PointKind
+from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.kurtosis.patterns import Pattern

@@ -16,8 +16,8 @@ from torch import Tensor
 from fairbits.api.audit import MEASURES, PATTERNS, language_redundancy
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.forward.recorder import PointKind
-from fairbits.forward.statistics import ActivationStatistics, Measure
+from fairbits.forward.points import Measure, PointKind
+from fairbits.forward.statistics import ActivationStatistics
 from fairbits.kurtosis.redundancy import Redundancy
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.embedded import embedded_languages

@@ -156,6 +156,11 @@ def descriptions() -> dict[str, dict[str, str]]:
     return {name: {key: " ".join(words.split()) for key, words in entry.items()} for name, entry in experiments.items()}
 
 
+EXPERIMENTS: Mapping[str, str] = {name: texts["short"] for name, texts in descriptions().items()}
+"""Name -> the tested prediction as a question, in the order of the page."""
+EVERY = "all"
+
+
 def describe(name: str, **measured: Any) -> Result:
     """Returns the result of an experiment from its measurements; what it asks is in the list of experiments."""
     asked: dict[str, Any] = {key: text for key, text in descriptions()[name].items() if key != "short"}

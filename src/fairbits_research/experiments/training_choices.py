@@ -9,7 +9,7 @@ import numpy as np
 
 from fairbits.auditing.record import HEADLINE
 from fairbits.core.errors import InputError
-from fairbits.forward.recorder import PointKind
+from fairbits.forward.points import PointKind
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_for

@@ -82,16 +82,16 @@ def test_a_gpu_is_named_on_stderr_and_the_processor_is_not(log, monkeypatch) -> 
 
 
 COMMANDS = {
-    "compare": ("fairbits.cli.compare_command.run_compare", ["embedded:tiny", "--policies", "rtn"]),
-    "evaluate": ("fairbits.cli.evaluate_command.run_evaluate", ["embedded:tiny", "--reference", "embedded:tiny"]),
-    "generate": ("fairbits.cli.generate_command.AdaptiveModel", ["embedded:tiny", "All"]),
-    "overlay": ("fairbits.cli.overlay_command.run_overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
-    "plan": ("fairbits.cli.policy_options.run_plan", ["embedded:tiny"]),
-    "quantize": ("fairbits.cli.quantize_command.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
+    "compare": ("fairbits.api.compare.compare", ["embedded:tiny", "--policies", "rtn"]),
+    "evaluate": ("fairbits.api.evaluate.evaluate", ["embedded:tiny", "--reference", "embedded:tiny"]),
+    "generate": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "All"]),
+    "overlay": ("fairbits.api.overlay.overlay", ["embedded:tiny", "--base", "embedded:tiny"]),
+    "plan": ("fairbits.api.make_plan.plan", ["embedded:tiny"]),
+    "quantize": ("fairbits.api.quantize.check_quantize", ["embedded:tiny", "--out", "no-such-directory"]),
     "research": ("fairbits_research.experiments.all_experiments.Laboratory", ["bounds"]),
-    "run": ("fairbits.cli.run_command.run_many", ["--out", "no-such-directory"]),
-    "serve": ("fairbits.cli.serve_command.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
-    "sweep": ("fairbits.cli.sweep_command.run_sweep", ["embedded:tiny"]),
+    "run": ("fairbits.api.run.many_models.run_many", ["--out", "no-such-directory"]),
+    "serve": ("fairbits.serve.overlays.adaptive_model.AdaptiveModel", ["embedded:tiny", "--port", "0"]),
+    "sweep": ("fairbits.api.sweep.sweep", ["embedded:tiny"]),
 }
 
 

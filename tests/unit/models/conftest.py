@@ -16,7 +16,6 @@ import transformers as t
 from safetensors import safe_open
 from transformers.core_model_loading import revert_weight_conversion
 
-from fairbits.reports.hub_card import hub_files
 from fairbits.models.io import weight_files
 
 Shapes = dict[str, tuple[int, ...]]

@@ -13,7 +13,7 @@ from fairbits.api.quantize import draft_plan
 from fairbits.api.report import RUN_FILE, SCORES_FILE
 from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
-from fairbits.comparison.plan_trial import trial_method
+from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, write_files
 from fairbits.core.locks import LOCK, check_free, lock_directory

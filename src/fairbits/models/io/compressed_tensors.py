@@ -55,11 +55,10 @@ from fairbits.models.io.safetensors_files import (
     write_tensors,
 )
 from fairbits.models.scales.groups import Codes
-from fairbits.models.scales.scheme import Scheme
+from fairbits.models.scales.scheme import BYTE_BITS, Scheme
 
 PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
 WORD_BITS = 32
-BYTE_BITS = 8  # the bits of what is stored in whole bytes: the only ones that an embedding can have
 SHAPE_BYTES = 2 * torch.int64.itemsize
 
 

@@ -11,6 +11,8 @@ Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
 WeightGrid = Literal["symmetric", "twos", "signed"]
 Objective = Literal["mean", "worst", "regret"]
 Rounding = Literal["nearest", "gptq"]
+BYTE_BITS = 8
+"""The bits of what is stored in whole bytes: the only ones that an embedding can have."""
 
 
 def within_rows(group: Group) -> Group:

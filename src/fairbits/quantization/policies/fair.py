@@ -6,8 +6,6 @@ from typing import Annotated
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import CPU_END_TO_END_WEIGHTS, LEARNED_WEIGHT_BYTES, LEARNING_SHARE
-from fairbits.models.capacity import fits_whole
-from fairbits.models.device import is_gpu
 from fairbits.quantization.evidence import Evidence, How
 from fairbits.quantization.plan import Learning, Plan
 from fairbits.quantization.policies.gptq import gptq
@@ -44,6 +42,8 @@ def fair(
     Learning goes block by block. If all blocks fit into the memory of the GPU with 6 bytes per weight (on a CPU: up to
     50 million weights), or if `model_steps` is given, they are then learned together.
     """
+    from fairbits.models.device import is_gpu
+
     if options.group == "tensor":
         raise InputError("group is tensor; fair learns scales per channel or per group: choose one of these")
     gpu, whole = is_gpu(evidence.device), _fits_end_to_end(evidence)
@@ -79,6 +79,9 @@ def fair(
 
 def _fits_end_to_end(evidence: Evidence) -> bool:
     """Returns whether the weights of all blocks can be learned together: in memory on a GPU, in time on a CPU."""
+    from fairbits.models.capacity import fits_whole
+    from fairbits.models.device import is_gpu
+
     weights = sum(evidence.block_weights)
     if not is_gpu(evidence.device):
         return weights <= CPU_END_TO_END_WEIGHTS

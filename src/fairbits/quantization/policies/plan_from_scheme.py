@@ -8,8 +8,7 @@ from typing import Any
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Weight
-from fairbits.models.io.compressed_tensors import BYTE_BITS as EMBEDDING_BITS
-from fairbits.models.io.compressed_tensors import planned_bytes
+from fairbits.models.scales.scheme import BYTE_BITS as EMBEDDING_BITS
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
@@ -28,7 +27,12 @@ def plan_from_scheme(
     settings: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan in which all blocks have one scheme, languages the weights `pi`, and block l `bits[l]` bits."""
+    """Returns the plan in which all blocks have one scheme, and languages the weights `pi`.
+
+    Block l has `bits[l]` bits, `options.bits` if None.
+    """
+    from fairbits.models.io.compressed_tensors import planned_bytes
+
     checkpoint = evidence.checkpoint
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
     common = {key: value for key, value in asdict(options).items() if key != "calibration"}

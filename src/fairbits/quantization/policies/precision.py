@@ -5,29 +5,26 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import comb
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
 
 from fairbits.core.checks import in_range, one_of, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.models.scales.scheme import Objective, Rounding, Scheme
-from fairbits.quantization.allocation import (
-    Allocation,
-    Problem,
-    allocate_mean,
-    allocate_worst,
-    gateway_set,
-    protect_blocks,
-)
 from fairbits.quantization.evidence import Evidence, How, Sensitivity
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.clipping import OBJECTIVE
 from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
 from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 
-HIGH = 8  # bits of a protected block
-TAU = 100.0  # the research notes write τ without a number; this one gives the blocks that they name
+if TYPE_CHECKING:
+    from fairbits.quantization.allocation import Allocation
+
+HIGH = 8
+"""Bits of a protected block."""
+TAU = 100.0
+"""The research notes write τ without a number; this one gives the blocks that they name."""
 WIDTHS = (3, 4, 5, 6, 8)
 
 RoundingOption = Annotated[Rounding, Option("how weights are rounded")]
@@ -39,13 +36,15 @@ SENSITIVITY, ALLOWED = "how the damage of a block is estimated", "bit widths tha
 
 def within_budget(
     sensitivity: Sensitivity, block_weights: Sequence[int], *, avg_bits: float, objective: Objective
-) -> tuple[Allocation, tuple[str, ...]]:
+) -> "tuple[Allocation, tuple[str, ...]]":
     """Returns the best bits of every block at `avg_bits` bits per weight on average, and notes.
 
     Only the codes of the blocks' linear layers count, not their scales. Objective "mean": least Σ D_λ; "worst": least
     max D_λ; "regret": least max (D_λ − the least that λ could have). The last two leave no language worse than the
     most bits that all blocks can have within the budget.
     """
+    from fairbits.quantization.allocation import Problem, allocate_mean, allocate_worst
+
     widths = sensitivity.bits
     sizes = np.array([[-(-count * bits // 8) for bits in widths] for count in block_weights])
     problem = Problem(widths, sizes, damage=sensitivity.damage, languages=sensitivity.languages)
@@ -72,6 +71,8 @@ def within_budget(
 
 def best_protected(sensitivity: Sensitivity, *, bits: int, k: int, objective: Objective) -> tuple[int, ...]:
     """Returns the k blocks to keep at HIGH bits, the best of all sets."""
+    from fairbits.quantization.allocation import protect_blocks
+
     with quiet_solver():
         return protect_blocks(sensitivity.at(bits), sensitivity.at(HIGH), k=k, objective=objective)
 
@@ -173,6 +174,8 @@ def gateway(
     evidence: Evidence, options: PolicyOptions, *, k: BlocksOption = 3, rounding: RoundingOption = "gptq"
 ) -> Plan:
     """Returns 8 bits for the first and the last block and those nearest to ¾ of the depth, k in all (004-22)."""
+    from fairbits.quantization.allocation import gateway_set
+
     blocks = gateway_set(evidence.n_blocks, k)
     several = len({block.stack for block in evidence.checkpoint.architecture.blocks}) > 1
     note = "the research notes assume one stack of blocks; encoder and decoder are counted as one"

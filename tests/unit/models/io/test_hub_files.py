@@ -14,7 +14,6 @@ from fairbits.core.errors import InputError
 from fairbits.models import hub_checkpoint
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read
-from fairbits.reports.hub_card import hub_files
 from fairbits.models.io import weight_files
 
 ID = "someone/some-model"

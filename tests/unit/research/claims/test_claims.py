@@ -13,7 +13,7 @@ from fairbits.core.errors import InputError
 from fairbits_research.claims.all_claims import all_claims, find_claim
 from fairbits_research.claims.claim import DOCUMENTS, StoredJudgement, Verdict, from_experiments, judge
 from fairbits_research.claims.claim_page import as_data, as_markdown, count_words
-from fairbits_research.experiments.all_experiments import EXPERIMENTS
+from fairbits_research.experiments.result import EXPERIMENTS
 
 PAGE = Path(__file__).parents[4] / "docs" / "research" / "theory.md"
 COUNTS = {"000": 33, "001": 25, "002": 15, "003": 13, "004": 34}

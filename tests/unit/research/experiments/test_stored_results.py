@@ -6,8 +6,8 @@ from pathlib import Path
 from fairbits.core.version import __version__
 from fairbits_research.claims.all_claims import all_claims
 from fairbits_research.claims.claim import RECORDS, SETS, stored_judgements
-from fairbits_research.experiments.all_experiments import EXPERIMENTS, TRAINED
-from fairbits_research.experiments.result import Answer, Result
+from fairbits_research.experiments.all_experiments import TRAINED
+from fairbits_research.experiments.result import EXPERIMENTS, Answer, Result
 from fairbits_research.experiments.stored_results import all_records, as_markdown, overall_answer
 
 DOCS = Path(__file__).parents[4] / "docs"
