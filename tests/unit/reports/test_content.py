@@ -236,7 +236,7 @@ def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
         own.save(tmp_path / "nowhere" / "report.html")
 
 
-SAVED = Path(__file__).parents[2] / "data" / "0.1.0"
+SAVED = Path(__file__).parents[2] / "data" / "records"
 
 
 def changed(name: str, *keys: str, by: Any) -> dict[str, Any]:
