@@ -37,9 +37,6 @@ def choose_facilities(cost: ArrayLike, k: int) -> Facilities:
 
     Solved by HiGHS to optimality. Variables: x_s, whether candidate s is open, and y_λs, the share of client λ that s
     serves: Σ_s y_λs = 1, y_λs ≤ x_s.
-
-    >>> choose_facilities([[0, 1, 9], [1, 0, 9], [9, 9, 0]], 2).chosen
-    (0, 2)
     """
     table = nonnegative_array("cost", cost, ndim=2)
     clients, candidates = table.shape

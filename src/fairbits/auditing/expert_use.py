@@ -302,9 +302,6 @@ def choose_rows(counts: Counts, number: int) -> list[int]:
 
     Each next row is the one that adds most. The sum of concave functions of c is submodular: this reaches at least
     1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
-
-    >>> choose_rows(np.array([[64, 0], [60, 2], [0, 64]]), 2)
-    [1, 2]
     """
     total = np.zeros(counts.shape[1])
 

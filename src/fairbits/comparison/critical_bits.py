@@ -46,9 +46,6 @@ def crossing(bits: Sequence[int], damage: ArrayLike, threshold: float) -> Floats
 
     The largest such width if damage crosses it more than once; the smallest width of all if damage is never above, the
     largest if it is above even there.
-
-    >>> crossing([2, 3, 4], [0.4, 0.1, 0.025], 0.05).item()
-    3.5
     """
     at = finite_array("bits", list(bits), ndim=1, least=2)
     level = positive("threshold", threshold)

@@ -57,9 +57,6 @@ def segments(blocks: int, places: int) -> tuple[range, ...]:
     inputs of every segment are kept and, in the last segment, the inputs of every block. Backward, a segment whose turn
     has come is first computed again from its input, into the places of states that have been used. With n places,
     n + (n − 1) + … + 1 blocks can be passed.
-
-    >>> segments(32, 40), segments(32, 24), segments(10, 4)
-    ((range(0, 32),), (range(0, 9), range(9, 32)), (range(0, 4), range(4, 7), range(7, 9), range(9, 10)))
     """
     if places < least_places(blocks):
         raise InputError(f"{places} places are too few for {blocks} blocks; at least {least_places(blocks)} are needed")

@@ -41,9 +41,6 @@ def bytes_by_token(document: str, spans: Sequence[tuple[int, int]]) -> Floats:
     A character that several tokens share, such as the pieces of a byte-level vocabulary, is divided equally among
     them. A character of no token, such as a space that the tokenizer drops, belongs to the next token, and at the end
     to the last one. A token without characters shares the next one.
-
-    >>> bytes_by_token("a 漢", [(0, 1), (2, 3), (2, 3)]).tolist()
-    [1.0, 2.5, 1.5]
     """
     if not document or not spans:
         return np.zeros(len(spans))

@@ -384,9 +384,6 @@ def block_pairs(n: int, m: int) -> tuple[tuple[int, int], ...]:
     """Returns pairs of blocks at the same relative depth, one for every block of the deeper model.
 
     Block i of n spans the depths i/n … (i + 1)/n; its middle is in block ⌊(i + ½)·m/n⌋ of the other.
-
-    >>> block_pairs(2, 4)
-    ((0, 0), (0, 1), (1, 2), (1, 3))
     """
     deep = max(n, m)
     return tuple(((2 * i + 1) * n // (2 * deep), (2 * i + 1) * m // (2 * deep)) for i in range(deep))

@@ -34,9 +34,6 @@ def score_limit(lost: ArrayLike, gained: ArrayLike, items: ArrayLike, *, z: Arra
     `lost` items were right and are wrong now, `gained` ones the other way round. D solves
     (lost − gained − nD)/√(n(2q + D(1 − D))) = z, where q is the likeliest share of gained items if D is true.
     The arguments may be arrays that broadcast.
-
-    >>> score_limit(9, 2, 100, z=[1.96, 0.0, -1.96]).round(4).tolist()
-    [0.006, 0.07, 0.1459]
     """
     b, c, n, target = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (lost, gained, items, z)))
     low, high = np.full(b.shape, -1.0), np.full(b.shape, 1.0)

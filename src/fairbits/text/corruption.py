@@ -25,9 +25,6 @@ def corrupt(sentence: str, *, seed: int = 0) -> str | None:
     """Returns the sentence with two neighbouring words exchanged, or two characters; None if none can be.
 
     The first and the last word keep their places, because of capitals and punctuation.
-
-    >>> corrupt("Everyone has the right to life.")
-    'Everyone has the to right life.'
     """
     words = sentence.split(" ")
     if len(words) >= FEWEST_WORDS:

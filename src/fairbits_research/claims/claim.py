@@ -103,9 +103,6 @@ def judge(holds: bool, summary: str, /, *, condition: float = False, **numbers: 
     """Returns the finding that a claim holds, holds under a condition, or fails; numbers are keyword arguments.
 
     `condition` is true or false; its type is float only so that a dictionary of numbers can be unpacked next to it.
-
-    >>> judge(2 < 3, "two is less", two=2).verdict
-    <Verdict.HOLDS: 'holds'>
     """
     verdict = (Verdict.CONDITIONAL if condition else Verdict.HOLDS) if holds else Verdict.FAILS
     return Finding(verdict, summary, {key: float(value) for key, value in numbers.items()})

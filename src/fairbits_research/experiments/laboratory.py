@@ -313,11 +313,7 @@ class Laboratory:
 
 
 def outlier_blocks(n: int) -> dict[int, float]:
-    """Returns which of n blocks get outliers in a variant, and their κ.
-
-    >>> outlier_blocks(12)
-    {3: 125.0, 7: 148.0}
-    """
+    """Returns which of n blocks get outliers in a variant, and their κ."""
     return dict(zip((n // 4, 7 * n // 12), OUTLIER_KAPPA, strict=True))
 
 

@@ -85,9 +85,6 @@ def split_tokens(ids: Ids, splits: Splits, *, seed: int, more: float = MORE_TOKE
 
     The choice depends only on the seed and the tokens. The first token stays whole: it may be the one that nothing
     predicts.
-
-    >>> split_tokens([9, 2, 2, 2], lambda token: [(1, 1)] if token == 2 else [], seed=0, more=0.25)
-    [9, 2, 1, 1, 2]
     """
     rng = np.random.default_rng(list(seeded_hash(seed, *ids)))
     result, wanted = list(ids), round(more * len(ids))

@@ -281,9 +281,6 @@ def home_advantage(matrix: Floats, *, seed: int = 0) -> tuple[float, float]:
 
     `matrix` is (calibration, language). Effects of rows and columns are the same under every permutation. All
     permutations are tried if there are at most DRAWS, else DRAWS random ones.
-
-    >>> home_advantage(np.array([[1.0, 3.0, 3.0], [3.0, 1.0, 3.0], [3.0, 3.0, 1.0]]))
-    (-2.0, 0.16666666666666666)
     """
     n = len(matrix)
     total = float(matrix.sum())

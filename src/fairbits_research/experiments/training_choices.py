@@ -83,11 +83,7 @@ def arms_with_enough_models(models: Mapping[str, Sequence[str]]) -> tuple[dict[s
 
 
 def direction_of_change(arm: Sequence[float], base: Sequence[float]) -> int:
-    """Returns 1 or −1 where all of an arm lie above or below all of base by more than the range of either, else 0.
-
-    >>> [direction_of_change(arm, [4.0, 5.0]) for arm in ([9.0, 8.0], [1.0, 2.0], [5.5, 6.5])]
-    [1, -1, 0]
-    """
+    """Returns 1 or −1 where all of an arm lie above or below all of base by more than the range of either, else 0."""
     room = max(np.ptp(arm), np.ptp(base))
     return int(min(arm) - max(base) > room) - int(min(base) - max(arm) > room)
 

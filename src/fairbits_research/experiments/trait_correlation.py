@@ -99,9 +99,6 @@ def has_sign(estimate: Estimate, sign: int) -> Answer:
 
     Not supported if the interval does not reach the size STRONG on that side; undecided otherwise, and with fewer than
     LEAST_DECIDING languages, where ranks may agree by chance and the interval is then a point.
-
-    >>> [has_sign(Estimate(r, r - 0.2, r + 0.2, 80), -1).value for r in (-0.6, -0.1, 0.4)]
-    ['supported', 'not supported', 'not supported']
     """
     if estimate.n < LEAST_DECIDING:
         return Answer.UNDECIDED

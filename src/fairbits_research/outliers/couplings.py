@@ -181,11 +181,7 @@ class Channels:
 
 
 def largest_exponent(grows: Sequence[torch.Tensor], shrinks: Sequence[torch.Tensor], *, loss: float) -> int:
-    """Returns the largest e such that `grows` × 2^e stays finite and `shrinks` ÷ 2^e loses at most the share `loss`.
-
-    >>> largest_exponent([torch.tensor([6000.0]).half()], [torch.tensor([1.0]).half()], loss=0.0)
-    3
-    """
+    """Returns the largest e such that `grows` × 2^e stays finite and `shrinks` ÷ 2^e loses at most the share `loss`."""
     factors = 2.0 ** torch.arange(1, LARGEST_EXPONENT + 1)[:, None]
     able = torch.ones(len(factors), dtype=torch.bool)
     lost, whole = torch.zeros(len(factors), dtype=torch.double), 0.0

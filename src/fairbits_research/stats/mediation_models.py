@@ -83,14 +83,6 @@ def mediate(
     indirect = mean_i [γ/(Rᵢ + (r₁a₁ + r₂)Δ) − γ/Rᵢ + d₁a₁Δ], chain = mean_i [γ/(Rᵢ + r₁a₁Δ) − γ/Rᵢ],
     direct = d₂Δ, total = Δ × slope of T in D ~ T + C, fitted separately. Intervals by the percentiles of a bootstrap
     over units, or over whole `families` when given.
-
-    >>> rng = np.random.default_rng(0)
-    >>> T, e_A, e_R, e_D = rng.normal(size=(4, 60))
-    >>> A = 0.8 * T + e_A / 5
-    >>> R = 4 + A / 2 + e_R / 9
-    >>> result = mediate(T, A, R=R, D=2 / R + e_D / 50, resamples=500)
-    >>> round(result.indirect.value, 2), result.indirect.excludes(0)
-    (-0.05, True)
     """
     data = _checked(T, A, R, D, covariates, change)
     codes, clusters = _clusters(families, len(data.T))

@@ -31,9 +31,6 @@ def pearson(
     r = Σ(x−x̄)(y−ȳ)/√(Σ(x−x̄)² Σ(y−ȳ)²);  t = r√(n−2)/√(1−r²) on n−2 degrees of freedom.
     fisher: tanh(artanh r ± z/√(n−3)), which covers at small n too (assumes bivariate normal data);
     percentile, bca: bootstrap over pairs, too narrow below about 30 pairs.
-
-    >>> print(pearson([1, 2, 3, 4, 5, 6], [2, 1, 4, 3, 6, 5]).estimate)
-    0.8286 [0.0519, 0.9807] (n=6)
     """
     a, b = check_pairs(x, y)
     r, p = (float(number) for number in scipy.stats.pearsonr(a, b))

@@ -49,9 +49,6 @@ def tv_bound(p: ArrayLike, q: ArrayLike, *, errors: ArrayLike) -> float:
     """Returns TV(p, q)·(max_l m_l − min_l m_l) ≥ |D_λ − D_λ'|: the rigorous disparity bound.
 
     Proof: Σ(p − q)m = Σ(p − q)(m − mid-range), and |m − mid-range| ≤ range/2. It is attained.
-
-    >>> round(tv_bound([0.9, 0.1], [0.1, 0.9], errors=[1.0, 3.0]), 3)
-    1.6
     """
     return total_variation(p, q) * disparity(errors)
 

@@ -45,24 +45,13 @@ def clip_distribution(source: Distribution, grid: Grid, *, signed: bool = False,
     """Returns the step that minimises E(X − Q(X))², certified; α is `grid.alpha(step)`.
 
     `signed` also tries negative steps, which serve skewed distributions on the twos grid.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> best = clip_distribution(Gaussian(), Grid(4))
-    >>> round(7 * best.step, 3), round(best.value, 5), best.gap < 1e-9
-    (2.474, 0.01289, True)
     """
     search = certified_either_sign if signed else certified_minimum
     return search(DistributionSums([source], grid), tolerance=tolerance)
 
 
 def minimax_distribution(sources: Sequence[Distribution], grid: Grid, *, relative: bool = False) -> SharedStep:
-    """Returns the step with the lowest max_λ MSE_λ, or with `relative` the lowest max_λ MSE_λ / MSE_λ*.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> both = minimax_distribution([Gaussian(1.0), Gaussian(2.0)], Grid(4), relative=True)
-    >>> both.active, [round(value, 2) for value in both.values]
-    ((0, 1), [1.81, 1.81])
-    """
+    """Returns the step with the lowest max_λ MSE_λ, or with `relative` the lowest max_λ MSE_λ / MSE_λ*."""
     optima = (
         np.array([clip_distribution(source, grid).value for source in sources]) if relative else np.ones(len(sources))
     )

@@ -8,11 +8,7 @@ from fairbits.models.weight_moments import Moments, central_moments
 
 
 def sample_moments(sample: ArrayLike, *, weights: ArrayLike | None = None) -> Moments:
-    """Returns the population moments of a (weighted) sample; shape moments of a constant are 0.
-
-    >>> sample_moments([-1.0, 1.0], weights=[1.0, 3.0]).variance
-    0.75
-    """
+    """Returns the population moments of a (weighted) sample; shape moments of a constant are 0."""
     x = finite_array("sample", sample).ravel()
     h = None if weights is None else weights_vector("weights", np.ravel(weights), size=x.size)
     total = float(x.size if weights is None else np.sum(weights))
@@ -35,9 +31,6 @@ def kappa_weighted(activation: ArrayLike, kappa: ArrayLike) -> float:
     """Returns the research notes' κ_eff(λ) = Σ_l ā_l(λ)·κ_l (000-12); `activation` is normalised to ā.
 
     It is the kurtosis of the mixture only when all σ_l and all means are equal: see `kappa_mixture`.
-
-    >>> round(kappa_weighted([0.2, 0.8], [150.0, 8.0]), 1)
-    36.4
     """
     values = finite_array("kappa", kappa, ndim=1)
     return float(weights_vector("activation", activation, size=values.size) @ values)

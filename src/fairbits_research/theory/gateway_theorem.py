@@ -15,9 +15,6 @@ def best_protected_set(damage: Floats, *, k: int, objective: str) -> tuple[tuple
 
     `damage` is (languages, layers); D_λ(S) = Σ_{l∉S} damage[λ, l]. "worst" = max_λ D_λ, "gap" = max − min over λ. The
     gap can be lowered by damaging the best language. All sets are tried.
-
-    >>> best_protected_set(np.array([[3.0, 1, 1, 2], [1, 1, 4, 1]]), k=2, objective="worst")
-    ((0, 2), 3.0)
     """
     sets = np.array(list(itertools.combinations(range(damage.shape[1]), k)))
     totals = np.repeat(damage.sum(axis=1)[:, None], len(sets), axis=1)
@@ -43,9 +40,6 @@ def gateway_misses(
 
     Sensitivities are Gamma(2) per language and block, those of both gateways multiplied by `gateway_factor`;
     high precision does no damage. This refutes the theorem; it does not show how often it fails in a model.
-
-    >>> gateway_misses(100, rng=np.random.default_rng(0), objective="gap")
-    0.91
     """
     gateways = [0, n_blocks - 1]
     misses = 0
@@ -61,9 +55,6 @@ def amplification_sensitivity(errors: ArrayLike, norms: ArrayLike) -> Floats:
 
     As written; wrong for pre-LN residual networks, whose blocks add to the residual stream. With equal errors it
     selects the first layers if ‖W‖ > 1 and the last if ‖W‖ < 1, never both ends.
-
-    >>> amplification_sensitivity([1, 1, 1], [2, 2, 2])
-    array([4., 2., 1.])
     """
     eps = nonnegative_array("errors", errors, ndim=1)
     norm = nonnegative_array("norms", norms, ndim=1)

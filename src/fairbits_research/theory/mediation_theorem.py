@@ -86,12 +86,7 @@ class StructuralModel:
         return -self.gamma / m * (self.slope / m) * (1.0 + 3.0 * self._correction(m, order))
 
     def exact_damage(self, t: float) -> float:
-        """Returns E[γ/R | R ≥ r_min] under do(T = t) by quadrature, R Gaussian without the condition (004-30).
-
-        >>> from dataclasses import replace
-        >>> round(replace(SEED_MODEL, sd_r=0.17 * SEED_MODEL.slope).exact_damage(1.0), 3)
-        1.979
-        """
+        """Returns E[γ/R | R ≥ r_min] under do(T = t) by quadrature, R Gaussian without the condition (004-30)."""
         m, s = self.mean_r(t), self.sd_noise
         if s == 0:
             return self.gamma / m

@@ -47,12 +47,7 @@ def code_sums(source: Distribution, grid: Grid, steps: Floats) -> tuple[Floats, 
 
 
 def mse(source: Distribution, grid: Grid, step: ArrayLike) -> Floats:
-    """Returns E(X − Q(X))² = E[X²] − 2·step·B + step²·C, exact for the true quantizer, for each step.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> round(float(mse(Gaussian(), Grid(4), 2.474 / 7)), 5)
-    0.01289
-    """
+    """Returns E(X − Q(X))² = E[X²] − 2·step·B + step²·C, exact for the true quantizer, for each step."""
     instance("source", source, Distribution)
     steps = _usable(grid, step)
     first, second = code_sums(source, grid, steps)
@@ -63,13 +58,7 @@ def mse(source: Distribution, grid: Grid, step: ArrayLike) -> Floats:
 
 
 def noise(source: Distribution, grid: Grid, step: float) -> Noise:
-    """Returns the clip and round parts of the exact mean squared error at one step.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> part = noise(Gaussian(), Grid(4), 2.5 / 7)
-    >>> round(part.clip, 6), round(part.round, 6)
-    (0.002399, 0.010501)
-    """
+    """Returns the clip and round parts of the exact mean squared error at one step."""
     step = in_range("step", step)
     total = float(mse(source, grid, step))
     high, low = (abs((code + grid.offset) * step) for code in (grid.highest, grid.lowest))
@@ -85,12 +74,7 @@ def _beyond_level(tails: tuple[Floats, Floats, Floats], level: float) -> float:
 
 
 def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
-    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for every distribution of finite variance.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> round(float(additive_mse(Gaussian(), 2.559, 1 / (3 * 4**4))), 5)
-    0.01049
-    """
+    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for every distribution of finite variance."""
     instance("source", source, Distribution)
     a = nonnegative_array("alpha", alpha)
     p, first, second = source.beyond(a)
@@ -100,11 +84,7 @@ def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
 
 
 def sample_error(w: ArrayLike, grid: Grid, step: float, *, importance: ArrayLike | None = None) -> float:
-    """Returns Σ h_j (w_j − Q(w_j))² of a sample, computed directly from its residuals.
-
-    >>> round(sample_error([0.4, -1.0], Grid(4), 0.5), 3)
-    0.01
-    """
+    """Returns Σ h_j (w_j − Q(w_j))² of a sample, computed directly from its residuals."""
     instance("grid", grid, Grid)
     x = finite_array("w", w)
     residual = x - grid.quantize(x, in_range("step", step))

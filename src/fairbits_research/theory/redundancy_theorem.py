@@ -62,9 +62,6 @@ def taylor_step_limit(bits: int, *, delta: float) -> float:
     """Returns the largest R at which step 4 holds with D(b) restored: b(3 − δ)/(b − 3) for b > 3 (004-07).
 
     Negative where it holds for no R ≥ 0; infinite for b ≤ 3, where nothing limits R from above.
-
-    >>> [round(taylor_step_limit(bits, delta=0.1), 2) for bits in (4, 5, 6, 8)]
-    [11.6, 7.25, 5.8, 4.64]
     """
     return math.inf if bits <= 3 else bits / (bits - 3) * (3.0 - delta)
 
@@ -90,9 +87,6 @@ def redundancy(joint: ArrayLike) -> float:
 
     R = H(Y) − 2H(Y|X) is negative when Y is mostly noise, and equals H(Y) when Y is a function of X. It measures
     determinism, not how much is stored twice.
-
-    >>> redundancy([[0.5, 0.0], [0.0, 0.5]]), redundancy([[0.25, 0.25], [0.25, 0.25]])
-    (1.0, -1.0)
     """
     table = np.asarray(joint, dtype=np.float64)
     conditional = _entropy(table) - _entropy(table.sum(axis=1))

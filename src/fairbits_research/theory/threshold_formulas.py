@@ -32,11 +32,7 @@ REFITTED_CONSTANTS = {
 
 
 def noise_constant(bits: int, model: NoiseModel = "true") -> float:
-    """Returns c of the additive model.
-
-    >>> round(1 / noise_constant(4, "banner")), round(1 / noise_constant(4, "true"))
-    (768, 588)
-    """
+    """Returns c of the additive model."""
     if model == "banner":
         return banner_constant(bits)
     return float(1 / (3 * (2**bits - 1) ** 2) if model == "seed" else 1 / (12 * (2 ** (bits - 1) - 1) ** 2))
@@ -47,10 +43,6 @@ def additive_alpha(source: Distribution, c: float) -> float:
 
     Newton from the left, α ← E[|X|; |X| > α] / (c + P(|X| > α)), rises monotonically to the root for every
     distribution, because the stationarity function is increasing and concave.
-
-    >>> from fairbits_research.theory.distributions import Gaussian
-    >>> round(additive_alpha(Gaussian(), noise_constant(4, "banner")), 3)
-    2.559
     """
     if source.second_moment <= 0:
         raise InputError("the distribution is a point mass at 0, which has no clip threshold; give one that varies")
@@ -69,9 +61,6 @@ def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = 
 
     A heuristic: κ does not determine the best threshold. `SEED_CONSTANTS` are from the documents, for 4 bits;
     `REFITTED_CONSTANTS[bits]` lose least over many families. The formula is undefined for κ ≤ −1.
-
-    >>> round(kappa_alpha(1.0, 43.0), 3), round(kappa_alpha(1.0, 43.0, constants=REFITTED_CONSTANTS[4]), 3)
-    (3.635, 4.867)
     """
     c, d = constants
     return sigma * (c + d * float(np.log1p(kappa)))

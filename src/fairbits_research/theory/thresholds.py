@@ -61,10 +61,6 @@ def alpha_by_product(w: ArrayLike, activation: ArrayLike, *, grid: Grid) -> floa
     """Returns the exact α of the sample w ⊙ a, as the research notes' algorithm has it (004-13, 004-19).
 
     Q(w ⊙ a) is not Q(w) ⊙ a: with a ≡ 0.1 it returns a tenth of the right threshold.
-
-    >>> w = [0.5, -1.0, 0.25, 0.75]
-    >>> alpha_by_product(w, [0.5] * 4, grid=Grid(4)) / alpha_by_product(w, [1.0] * 4, grid=Grid(4))
-    0.5
     """
     best = clip_sample(np.asarray(w, dtype=np.float64) * np.asarray(activation, dtype=np.float64), grid)
     return float(grid.alpha(best.step))
@@ -103,11 +99,7 @@ ALPHAS = (0.05, 120.0)
 
 
 def families(kappa: float) -> dict[str, Distribution]:
-    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ.
-
-    >>> list(families(20.0))
-    ['t', 'ggd', 'gsm 0.0001', 'gsm 0.001', 'gsm 0.01', 'gsm 0.05', 'gsm 0.1']
-    """
+    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ."""
     if kappa == 0:
         return {"gaussian": Gaussian()}
     distributions: dict[str, Distribution] = {
@@ -151,11 +143,7 @@ def loss_curves(bits: int) -> LossCurves:
 
 
 def refit(curves: LossCurves) -> tuple[float, float]:
-    """Returns c_B and d_B ≥ 0 that minimise the mean log loss, by Nelder–Mead from the best point of a coarse grid.
-
-    >>> [round(constant, 2) for constant in refit(loss_curves(4))]
-    [2.38, 0.66]
-    """
+    """Returns c_B and d_B ≥ 0 that minimise the mean log loss, by Nelder–Mead from the best point of a coarse grid."""
 
     def mean_loss(point: Floats) -> float:
         return float(np.mean(np.log(curves.losses(point[0], abs(point[1])))))

@@ -19,11 +19,7 @@ STAR = "*"
 
 
 def task_languages(tasks: Iterable[str], named: Mapping[str, str]) -> dict[str, str]:
-    """Returns the language code of every task: as named by task or pattern, else from the task's name.
-
-    >>> task_languages(["belebele_fra_Latn", "mgsm_en_cot_de", "arc_easy"], {"arc_easy": "eng"})
-    {'belebele_fra_Latn': 'fra_Latn', 'mgsm_en_cot_de': 'deu_Latn', 'arc_easy': 'eng_Latn'}
-    """
+    """Returns the language code of every task: as named by task or pattern, else from the task's name."""
     wanted = list(tasks)
     for pattern in named:
         if not any(fnmatchcase(task, pattern) for task in wanted):

@@ -27,13 +27,7 @@ CodeArray = NDArray[np.int16]
 
 @dataclass(frozen=True)
 class Grid:
-    """A uniform grid of `bits` bits; a step turns its codes into values.
-
-    >>> Grid(4).quantize([0.0, 0.44, -9.0], step=0.5).tolist()
-    [0.0, 0.5, -3.5]
-    >>> Grid(4, "twos").quantize([0.0, 0.44, -9.0], step=0.5).tolist()
-    [0.0, 0.5, -4.0]
-    """
+    """A uniform grid of `bits` bits; a step turns its codes into values."""
 
     bits: int
     kind: GridKind = "symmetric"

@@ -121,9 +121,6 @@ def choose_scales(
     exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
     None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
     "worst", "regret"  the worst of all languages with π > 0
-
-    >>> choose_scales(torch.tensor([[0.7, -0.35, 0.1]]), Scheme(4, "channel"), dtype=torch.float32)[0]
-    tensor([[0.1000]])
     """
     notes: Notes = ()
     grid, blocks = scheme_grid(scheme), split_groups(W, scheme)
