@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.api.audit import audit as run_audit
-from fairbits.api.dry_run import estimate_audit
 from fairbits.auditing.audit_file import check_audit_target, round_floats
 from fairbits.cli import completion, compute, options
 from fairbits.cli.estimate_table import print_estimates
@@ -50,6 +48,8 @@ def audit(
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
+    from fairbits.api.audit import audit as run_audit
+    from fairbits.api.dry_run import estimate_audit
     from fairbits.models.checkpoint import Checkpoint
 
     if out_file is not None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.api.compare import compare as run_compare
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
 from fairbits.core.errors import InputError
@@ -52,6 +51,7 @@ def compare(
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
       fairbits compare ./model --policies rtn,gptq --text texts --ray local
     """
+    from fairbits.api.compare import compare as run_compare
     from fairbits.models.checkpoint import Checkpoint
 
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time

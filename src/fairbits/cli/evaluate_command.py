@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.api.dry_run import estimate_evaluate
-from fairbits.api.evaluate import evaluate as run_evaluate
 from fairbits.cli import completion, compute, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_signature, print_tables, stages
@@ -44,6 +42,8 @@ def evaluate(
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
+    from fairbits.api.dry_run import estimate_evaluate
+    from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
 
     options.check_out(out_file, "scores.json")  # before anything that takes time

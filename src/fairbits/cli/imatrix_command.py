@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.api.imatrix import imatrix as measure
-from fairbits.api.imatrix import imatrix_targets
-from fairbits.api.imatrix import merge as merge_files
 from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError, count_of
@@ -63,6 +60,9 @@ def imatrix(
       fairbits imatrix ./model --text texts --per-language each
       fairbits imatrix --merge each/eng_Latn.gguf=2 --merge b.gguf --out i.gguf
     """
+    from fairbits.api.imatrix import imatrix as measure
+    from fairbits.api.imatrix import imatrix_targets
+    from fairbits.api.imatrix import merge as merge_files
     from fairbits.models.checkpoint import Checkpoint
 
     result: Imatrix

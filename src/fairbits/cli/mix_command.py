@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from fairbits.auditing.cover import audited_languages, cover_languages
-from fairbits.auditing.expert_use import even_experts
 from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.mix import Mix, build_mix, check_mix_path, parse_weights
@@ -69,6 +67,8 @@ def mix(
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
       fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
+    from fairbits.auditing.expert_use import even_experts
+    from fairbits.models.checkpoint import Checkpoint
 
     check_mix_path(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):

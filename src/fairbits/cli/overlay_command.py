@@ -5,7 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.api.overlay import overlay as run_overlay
 from fairbits.cli import completion, compute, options
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
 from fairbits.core.checks import one_of
@@ -69,6 +68,7 @@ def overlay(
       fairbits overlay ./model --base w4 --text texts --out overlays
       fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
     """
+    from fairbits.api.overlay import overlay as run_overlay
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.serve.overlays.overlay_files import MANIFEST
 

@@ -5,9 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.api.dry_run import ResourceEstimate, estimate_quantize
-from fairbits.api.quantize import check_quantize, draft_device, draft_plan, finished_plan
-from fairbits.api.quantize import quantize as run_quantize
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
@@ -101,6 +98,8 @@ def quantize(
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
+    from fairbits.api.quantize import check_quantize, draft_device
+    from fairbits.api.quantize import quantize as run_quantize
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.quantization.gptq.ranks import Ranks
 
@@ -151,6 +150,7 @@ def _estimate(
     device: str,
 ) -> "ResourceEstimate":
     """Returns what the quantization takes, by a plan that exists or is still to be made."""
+    from fairbits.api.dry_run import estimate_quantize
     from fairbits.api.quantize import check_quantize, draft_device
 
     device = compute.choose_device(device, earlier=draft_device(out) if resume else None)
@@ -163,6 +163,7 @@ def _estimate(
 
 def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path | None) -> Plan | None:
     """Returns the plan in a file, or the plan of an interrupted run; None if there is neither."""
+    from fairbits.api.quantize import draft_plan, finished_plan
 
     if plan_file is not None:
         return Plan.load(_check_alone(plan_file, chosen))

@@ -5,9 +5,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-from fairbits.api.run import FinishedRun
-from fairbits.api.run.many_models import FinishedRuns, run_many
-from fairbits.api.run.run_settings import estimate_run, recorded_device
 from fairbits.cli import completion, compute, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, print_tables, stages
@@ -100,6 +97,8 @@ def run(
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
+    from fairbits.api.run.many_models import run_many
+    from fairbits.api.run.run_settings import estimate_run, recorded_device
     from fairbits.models.checkpoint import Checkpoint
 
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.api.sweep import sweep as run_sweep
 from fairbits.cli import compute, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
 from fairbits.quantization.policies import DEFAULT
@@ -48,6 +47,7 @@ def sweep(
       fairbits sweep embedded:tiny --bits 2..8
       fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
+    from fairbits.api.sweep import sweep as run_sweep
     from fairbits.models.checkpoint import Checkpoint
 
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
