@@ -74,7 +74,7 @@ def _beyond_level(tails: tuple[Floats, Floats, Floats], level: float) -> float:
 
 
 def additive_mse(source: Distribution, alpha: ArrayLike, c: float) -> Floats:
-    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for every distribution of finite variance."""
+    """Returns the additive model E[(|X| − α)²₊] + c·α², strictly convex in α for any finite variance."""
     instance("source", source, Distribution)
     a = nonnegative_array("alpha", alpha)
     p, first, second = source.beyond(a)

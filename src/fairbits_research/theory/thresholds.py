@@ -99,7 +99,7 @@ ALPHAS = (0.05, 120.0)
 
 
 def families(kappa: float) -> dict[str, Distribution]:
-    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, scale mixtures that reach κ."""
+    """Returns unit-variance distributions of excess kurtosis κ: t, generalised Gaussian, scale mixtures with κ."""
     if kappa == 0:
         return {"gaussian": Gaussian()}
     distributions: dict[str, Distribution] = {
