@@ -83,7 +83,7 @@ def test_no_window_is_one_too(model, entries) -> None:
     check_config(raw, model / "config.json", [(64, 16)])
 
 
-@pytest.mark.parametrize("name", CONFIG_RULES)
+@pytest.mark.parametrize("name", sorted(CONFIG_RULES))
 def test_whatever_a_field_holds_the_error_is_ours(model, name) -> None:
     refused = 0
     for wrong in WRONG:
@@ -94,7 +94,7 @@ def test_whatever_a_field_holds_the_error_is_ours(model, name) -> None:
     assert refused >= 4  # the others are values that the field may have
 
 
-@pytest.mark.parametrize("name", GENERATION_RULES)
+@pytest.mark.parametrize("name", sorted(GENERATION_RULES))
 def test_a_field_of_generation_that_is_wrong_is_named(tmp_path, name) -> None:
     refused = 0
     for wrong in WRONG:
