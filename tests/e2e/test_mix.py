@@ -138,17 +138,3 @@ def test_cover_and_audit_need_each_other(tmp_path, call) -> None:
         code, _, errors = call(MODEL, "--languages", ENG, *option, "--out", tmp_path / "calib.jsonl")
         assert code == 2, errors
         assert f"{option[0]} is given without {other}" in errors
-
-
-def test_samples_are_chosen_by_the_experts_that_they_reach(tmp_path, call, reading_model) -> None:
-    model, asked = reading_model("mixtral").directory, ["--text", "help", "--languages", "eng,jpn", "--sequence", "48"]
-    out = tmp_path / "calib.jsonl"
-    code, _, errors = call(model, *asked, "--tokens", "480", "--experts", "3", "--device", "cpu", "--out", out)
-    assert code == 0, errors
-    made = Mix.load(out)
-    assert made.budget == 480
-    assert {code: each.samples for code, each in made.languages.items()} == {ENG: 5, "jpn_Jpan": 5}
-    assert "one in 3 samples chosen by the experts that they reach" in " ".join(errors.split())
-    code, _, errors = call(model, *asked, "--experts", "1", "--out", tmp_path / "other.jsonl")
-    assert code == 2
-    assert "--experts is 1" in errors

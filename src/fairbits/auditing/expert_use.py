@@ -3,42 +3,24 @@
 A router sends every position to a few experts, and what is measured or rounded for an expert follows the text that
 reaches it. From an expert that gets hardly any text of a language, calibration learns nothing about that language.
 This is not damage yet: if the router never sends the language there on any text, the expert cannot harm it.
-
-`even_experts` chooses calibration samples that reach the experts with the least text of a language. Every language
-keeps as many samples as without the choice. A heuristic: whether it lowers the damage is another question.
 """
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from fairbits.auditing.audit_file import AUDIT, stored_arrays
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import instance, whole
+from fairbits.core.checks import whole
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure, heatmap
-from fairbits.core.memory import GPU_STATES_BYTES, STATES_BYTES
-from fairbits.core.progress import Progress
 from fairbits.core.table import Cell, Shown, Table, data_frame, dim
-from fairbits.forward.batches import batches, in_parts
-from fairbits.forward.experts import BlockExperts, Counts, ExpertCounter, expert_points
-from fairbits.forward.lockstep import bytes_per_position, lockstep, positions_at_once
-from fairbits.forward.recorder import removed_hooks
-from fairbits.forward.streaming import BlockLoader
-from fairbits.forward.tokenize import tokenize_samples
-from fairbits.forward.windows import TokenizedText
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import is_gpu
-from fairbits.models.streaming_model import walk_dtype
+from fairbits.forward.experts import BlockExperts, Counts
 from fairbits.text.language_codes import language_from_code, short_name
-from fairbits.text.mix import Mix, Sample, interleave
 
 if TYPE_CHECKING:
     import pandas
@@ -217,113 +199,6 @@ class ExpertUse(Shown):
             )
         if few:
             yield dim(EXPLANATION)
-
-
-def even_experts(
-    checkpoint: Checkpoint, mix: Mix, *, one_in: int = 4, device: str = "cpu", progress: Progress | None = None
-) -> Mix:
-    """Returns one in `one_in` of the samples of every language of a mix, those that even out the text of its experts.
-
-    With c the positions of a language that reach an expert, they make Σ log(1 + c/32) over them large (`choose_rows`).
-    """
-    instance("mix", mix, Mix)
-    by_language = {code: [sample for sample in mix.samples if sample.lang == code] for code in mix.shares}
-    whole("one_in", one_in, least=2)
-    for code, samples in by_language.items():
-        if len(samples) < one_in:
-            raise InputError(
-                f"{code} has {len(samples)} samples, of which one in {one_in} is to be chosen; there must be at "
-                f"least {one_in}: give more text, shorten the sequence, or choose one in fewer"
-            )
-    text = tokenize_samples(checkpoint, list(chain.from_iterable(by_language.values())))
-    blocks = count_by_document(checkpoint, text, device=device, progress=progress)
-    counts = np.concatenate([block.counts for block in blocks], axis=1)
-    chosen: dict[str, Sequence[Sample]] = {}
-    before = after = start = 0
-    for code, samples in by_language.items():
-        rows, number = counts[start : start + len(samples)], len(samples) // one_in
-        kept = sorted(choose_rows(rows, number))
-        chosen[code] = [samples[i] for i in kept]
-        before += _too_little_text(rows[:number])
-        after += _too_little_text(rows[kept])
-        start += len(samples)
-    pairs = counts.shape[1] * len(by_language)
-    note = (
-        f"one in {one_in} samples chosen by the experts that they reach: {after:,} of {pairs:,} pairs of expert and "
-        f"language get fewer than {LEAST_POSITIONS} positions ({before:,} without the choice)"
-    )
-    budget = None if mix.budget is None else mix.budget // one_in
-    return replace(mix, samples=interleave(chosen, mix.seed), budget=budget, notes=(*mix.notes, note))
-
-
-def count_by_document(
-    checkpoint: Checkpoint, text: TokenizedText, *, device: str = "cpu", progress: Progress | None = None
-) -> tuple[BlockExperts, ...]:
-    """Returns the counts of every block that has experts; their rows are the documents of the text."""
-    points = expert_points(checkpoint.architecture)
-    counter = ExpertCounter(points, torch.arange(len(text.lang)), device=device)
-    dtype = walk_dtype(checkpoint, device)
-    room = (GPU_STATES_BYTES if is_gpu(device) else STATES_BYTES) // bytes_per_position(checkpoint, dtype)
-    parts = list(in_parts(text.windows, lambda window: window.length, room=room, most=len(text.windows)))
-    for number, windows in enumerate(parts if points else ()):
-        _count_part(checkpoint, replace(text, windows=tuple(windows)), counter, device=device, dtype=dtype)
-        if progress is not None:
-            progress("counting experts", number + 1, len(parts))
-    tables = counter.tables()
-    if not tables:
-        raise InputError(
-            f"{checkpoint.target} has no experts whose router can be observed; only text for a mixture of experts can "
-            "be chosen by them"
-        )
-    return tables
-
-
-def _count_part(
-    checkpoint: Checkpoint, text: TokenizedText, counter: ExpertCounter, *, device: str, dtype: torch.dtype
-) -> None:
-    """Passes the text through the model, up to its last block that has experts."""
-    loader = BlockLoader(checkpoint, device, dtype=dtype)
-    model = loader.model.model
-    modules = dict(model.named_modules())
-    positions = positions_at_once(checkpoint, text, device=device, dtype=dtype)
-    chosen = [batch.on(device) for batch in batches(text, positions=positions)]
-    ids = torch.cat([batch.inputs["input_ids"].flatten() for batch in chosen])
-    loader.model.load_outside(torch.unique(ids).cpu(), {})
-    last = max(point.block for point in counter.points)
-    with lockstep(model, [block.module for block in loader.blocks], chosen) as walk:
-        for index in loader.loaded(range(last + 1)):
-            with removed_hooks() as handles:
-                handles += counter.attach(modules, block=index)
-                walk.advance(counter.start)
-
-
-def choose_rows(counts: Counts, number: int) -> list[int]:
-    """Returns `number` rows whose sums c of columns have a large Σ log(1 + c/32), in the order of their choice.
-
-    Each next row is the one that adds most. The sum of concave functions of c is submodular: this reaches at least
-    1 − 1/e of the largest value, and a gain computed earlier bounds the present one.
-    """
-    total = np.zeros(counts.shape[1])
-
-    def gain(row: int) -> float:
-        return float(np.log1p(counts[row] / (LEAST_POSITIONS + total)).sum())
-
-    bounds = [(-gain(row), row) for row in range(len(counts))]
-    heapq.heapify(bounds)
-    chosen: list[int] = []
-    while len(chosen) < number:
-        _, row = heapq.heappop(bounds)
-        current = -gain(row), row
-        if bounds and current > bounds[0]:
-            heapq.heappush(bounds, current)
-            continue
-        chosen.append(row)
-        total += counts[row]
-    return chosen
-
-
-def _too_little_text(rows: Counts) -> int:
-    return int((rows.sum(0) < LEAST_POSITIONS).sum())
 
 
 def _range(least: float, most: float) -> str:

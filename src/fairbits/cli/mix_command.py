@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from fairbits.auditing.cover import audited_languages, cover_languages
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
-from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
 from fairbits.text.included_texts import udhr
@@ -48,13 +47,6 @@ def mix(
     audit: Annotated[
         Path | None, options.option("With --cover: an audit of the model in all languages it will serve.", "AUDIT.json")
     ] = None,
-    experts: Annotated[
-        int | None,
-        options.option(
-            "Read N times as many samples, and keep the ones that reach the experts with the least text.", "N"
-        ),
-    ] = None,
-    device: options.Device = "auto",
     revision: options.Revision = None,
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
@@ -65,16 +57,13 @@ def mix(
       fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
-      fairbits mix ./moe --text texts --experts 4 --out calib.jsonl
     """
-    from fairbits.auditing.expert_use import even_experts
     from fairbits.models.checkpoint import Checkpoint
 
     check_mix_path(out_file)  # before anything that takes time
     if (cover is None) != (audit is None):
         flag, missing = ("--cover", "--audit AUDIT.json") if audit is None else ("--audit", "--cover N")
         raise InputError(f"{flag} is given without {missing}; give both, or neither: fairbits audit writes an audit")
-    times = 1 if experts is None else whole("--experts", experts, least=2)
     names = options.split_names(languages)
     if audit is not None and names is None and text is None:
         names = list(audited_languages(audit))
@@ -89,7 +78,7 @@ def mix(
             corpus,
             checkpoint.tokenizer(),
             weights=parse_weights(weights),
-            tokens=None if tokens is None else tokens * times,
+            tokens=tokens,
             sequence=sequence,
             seed=seed,
             repeat=repeat,
@@ -97,8 +86,6 @@ def mix(
             notes=(*checkpoint.notes, *chosen),
             progress=show,
         )
-        if experts is not None:
-            result = even_experts(checkpoint, result, one_in=times, device=compute.choose_device(device), progress=show)
     options.write_out(out_file, result.save)
     print_notes((*options.language_notes(names or ()), *result.notes))
     print_json(result.manifest) if as_json else print_tables([mix_table(result)])

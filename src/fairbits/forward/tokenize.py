@@ -1,10 +1,8 @@
 """The text of a corpus, prepared for a model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
@@ -14,7 +12,6 @@ from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, 
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus
-from fairbits.text.mix import Sample
 from fairbits.text.reading import EMBEDDED, open_corpus
 from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 
@@ -59,24 +56,6 @@ def tokenize_corpus(
             "they must belong together"
         )
     return text
-
-
-def tokenize_samples(checkpoint: Checkpoint, samples: Sequence[Sample]) -> TokenizedText:
-    """Returns the samples of a mix as the documents of a text, each whole, for a model that predicts the next token."""
-    task = prediction_task(checkpoint)
-    if task != "causal":
-        raise InputError(f"{checkpoint.target} does not predict the next token; samples are read only by such models")
-    tokenizer = checkpoint.tokenizer()
-    cut = cutter_for(tokenizer, task, length=longest_input(checkpoint), seed=0, start=None)
-    encoded = document_encoder(tokenizer)([sample.text for sample in samples])
-    return TokenizedText(
-        tuple(dict.fromkeys(sample.lang for sample in samples)),
-        np.array([sample.lang for sample in samples]),
-        np.arange(len(samples)),
-        np.array([float(len(sample.text.encode())) for sample in samples]),
-        tuple(window for i, document in enumerate(encoded) for window in cut.windows(i, document.ids)),
-        _padding(tokenizer, checkpoint.config.get_text_config().vocab_size),
-    )
 
 
 def count_tokens(text: TokenizedText) -> dict[str, int]:
