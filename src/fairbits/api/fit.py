@@ -158,8 +158,8 @@ def shortages(stages: Sequence[Stage], capacity: Capacity) -> tuple[ResourceShor
         ("the job", "disk space for what it writes", disk, capacity.disk),
         ("the job", "disk space for temporary files (TMPDIR)", held.scratch, capacity.scratch),
     )
-    found = (ResourceShortage(*need[:3], need[3]) for need in needs if need[3] is not None and need[2] > need[3])
-    return tuple(shortage for shortage in found if not (capacity.shared and shortage.what.endswith("(TMPDIR)")))
+    shortages = (ResourceShortage(*need[:3], need[3]) for need in needs if need[3] is not None and need[2] > need[3])
+    return tuple(shortage for shortage in shortages if not (capacity.shared and shortage.what.endswith("(TMPDIR)")))
 
 
 def free_here(device: str, out: str | Path | None) -> Capacity:

@@ -21,7 +21,7 @@ def check_agrees(plan: Plan, chosen: dict[str, Any]) -> Plan:
     """Returns the plan if no option contradicts it; options that a plan does not record are not compared."""
     recorded = _recorded_options(plan)
     for name, value in chosen.items():
-        wanted = _comparable(name, value, own={*plan.languages, *recorded.get("languages", ())})
+        wanted = _comparable(name, value, user_codes={*plan.languages, *recorded.get("languages", ())})
         if name in recorded and recorded[name] != wanted:
             raise InputError(
                 f"{options.spell_flag(name)} is {_text(wanted)}, but the interrupted run had {_text(recorded[name])}; "
@@ -48,15 +48,15 @@ def _recorded_options(plan: Plan) -> dict[str, Any]:
     return recorded
 
 
-def _comparable(name: str, value: Any, *, own: Container[str]) -> Any:
+def _comparable(name: str, value: Any, *, user_codes: Container[str]) -> Any:
     if name == "languages":
-        return sorted(language.code for language in find_languages(value, user_codes=own))
+        return sorted(language.code for language in find_languages(value, user_codes=user_codes))
     if name == "language":
-        return find_language(value, user_codes=own).code
+        return find_language(value, user_codes=user_codes).code
     if name == "mix" and isinstance(value, dict):
         total = sum(value.values())
         return {
-            find_language(name, user_codes=own).code: round(weight / total, 9)
+            find_language(name, user_codes=user_codes).code: round(weight / total, 9)
             for name, weight in value.items()
             if weight
         }

@@ -60,8 +60,8 @@ class StoredTrials:
         place = self.place(name, settings)
         if not (place / TRIAL_FILE).is_file():
             return None
-        found = TRIAL.read(place / TRIAL_FILE)
-        return PlanResult(Plan.load(place / "plan.json"), Scores.load(place / "scores.json"), found.seconds)
+        stored = TRIAL.read(place / TRIAL_FILE)
+        return PlanResult(Plan.load(place / "plan.json"), Scores.load(place / "scores.json"), stored.seconds)
 
     def save(self, name: str, settings: Mapping[str, Any], result: PlanResult) -> None:
         place = self.place(name, settings)

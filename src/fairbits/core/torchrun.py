@@ -1,4 +1,4 @@
-"""What torchrun says of this process: one of several that do the same work, each on a GPU of its own."""
+"""What torchrun says of this process: one of several that do the same work, each on its own GPU."""
 
 import os
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Process:
 
 def this_process() -> Process:
     """Returns what torchrun says of this process, or a process that is alone."""
-    found = [os.environ.get(name, "") for name in VARIABLES]
-    if not all(found) or not all(each.isdigit() for each in found[:4]):
+    values = [os.environ.get(name, "") for name in VARIABLES]
+    if not all(values) or not all(value.isdigit() for value in values[:4]):
         return Process()
-    return Process(*map(int, found[:4]))
+    return Process(*map(int, values[:4]))

@@ -9,10 +9,10 @@ def versions() -> dict[str, str]:
     import platform  # heavy: `import fairbits` needs the number above alone
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"fairbits": __version__, "Python": platform.python_version()}
+    packages = {"fairbits": __version__, "Python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return packages
