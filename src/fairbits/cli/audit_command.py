@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.auditing.audit_file import check_audit_target, round_floats
 from fairbits.cli import completion, compute, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_tables, stages
@@ -50,6 +49,7 @@ def audit(
     """
     from fairbits.api.audit import audit as run_audit
     from fairbits.api.dry_run import estimate_audit
+    from fairbits.auditing.audit_file import check_audit_target, round_floats
     from fairbits.models.checkpoint import Checkpoint
 
     if out_file is not None:

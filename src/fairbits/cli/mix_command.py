@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.auditing.cover import audited_languages, cover_languages
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError
@@ -58,6 +57,7 @@ def mix(
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
     """
+    from fairbits.auditing.cover import audited_languages, cover_languages
     from fairbits.models.checkpoint import Checkpoint
 
     check_mix_path(out_file)  # before anything that takes time
