@@ -36,7 +36,7 @@ from fairbits.serve.overlays.overlay_files import BASE, Overlay
 from fairbits.serve.overlays.switch import Switch
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 from fairbits_research.experiments.gaps import LanguageGap
 
 MIDDLE = 0.05

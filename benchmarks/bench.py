@@ -20,8 +20,7 @@ from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import Plan
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 FACTS = "facts.json"
 

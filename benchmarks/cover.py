@@ -23,8 +23,8 @@ from fairbits.forward.statistics import collect_statistics
 from fairbits.models.device import resolve_device
 from fairbits.models.embedded import TRAINING_TOKENS
 from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 from language_trial import ALL_TOKENS, Results, Trial, known_languages
 from measured import number
 

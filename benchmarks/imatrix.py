@@ -26,8 +26,8 @@ from fairbits.api.evaluate import checkpoint_scores
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.intervals import Estimate
+from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import open_corpus
-from fairbits.text.text_request import TextRequest
 from imatrix_models import write_bloom
 from measured import Measured, contrast_counts, number, paired_ratios
 

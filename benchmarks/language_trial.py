@@ -11,8 +11,7 @@ import published
 from bench import Bench, Setting
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.models.embedded import LANGUAGES
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 ALL_TOKENS = 10**6
 """More calibration tokens than a language of the declaration has: all of its text is used."""

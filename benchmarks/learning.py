@@ -30,8 +30,8 @@ from fairbits.quantization.learned.learn import EVALUATIONS
 from fairbits.quantization.learned.learn_model import distill_model
 from fairbits.quantization.plan import Learning
 from fairbits.quantization.policies.fair import GPU_ROWS, GPU_TOKENS
+from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import open_corpus
-from fairbits.text.text_request import TextRequest
 from random_models import SHAPES, write_model, write_text
 
 SEQUENCE, LANGUAGES = 512, 12

@@ -27,8 +27,7 @@ from fairbits.models.device import resolve_device
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.scales.scheme import within_rows
 from fairbits.stats.correlation import spearman
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 from measured import frame_of, number
 from real_texts import LANGUAGES, open_text
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from fairbits.models.io.cache import cache_directory
+from fairbits.core.files import cache_directory
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fairbits.forward.tokenize import longest_input
 from fairbits.models.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 from real_ablations import left_out, split
 from real_autoround import Recipe
 from real_autoround import run as run_autoround

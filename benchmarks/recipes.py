@@ -25,10 +25,9 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.embedded import LANGUAGES
 from fairbits.stats.intervals import Estimate
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import help_languages, help_text
 from fairbits.text.mix import build_mix
-from fairbits.text.text_request import TextRequest
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 NAMES = {

@@ -21,7 +21,7 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.meta_model import SOUND, model_class
 from fairbits.models.scales.scheme import Scheme
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 GROUP, TOKENS, LANGUAGES = 16, 96, ("eng", "heb")
 LOGITS_TOLERANCE = 1e-3

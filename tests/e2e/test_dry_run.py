@@ -60,7 +60,7 @@ def test_a_plan_says_what_quantizing_takes_and_its_dry_run_too(command, model, t
 
 
 def test_what_does_not_fit_ends_with_an_error(command, model, tmp_path, monkeypatch) -> None:
-    from fairbits.models.capacity import Capacity
+    from fairbits.models.device import Capacity
 
     monkeypatch.setattr(fit, "free_capacity", lambda *_args, **_named: Capacity(None, 1000, 10**12, 10**12, True))
     code, printed, errors = command("run", model, *SMALL, "--out", tmp_path / "run", "--dry-run")

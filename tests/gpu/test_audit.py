@@ -14,8 +14,8 @@ from fairbits.forward import statistics as run
 from fairbits.forward.fisher import SignDraws
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics, column_errors
 from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import open_corpus
-from fairbits.text.text_request import TextRequest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LANGUAGES = ["en", "fi", "sw"]

@@ -11,7 +11,7 @@ from fairbits.api import quantize as quantize_module
 from fairbits.api.dry_run import estimate_quantize
 from fairbits.core.errors import InputError, MemoryLimitError
 from fairbits.core.units import MIB
-from fairbits.models.capacity import free_gpu_memory
+from fairbits.models.device import free_gpu_memory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 EMBEDDED = "embedded:tiny"

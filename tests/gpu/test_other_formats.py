@@ -10,8 +10,8 @@ from other_tools import FORMATS
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

@@ -18,7 +18,7 @@ from fairbits.quantization.gptq import columns, columns_cpu, columns_gpu, engine
 from fairbits.quantization.gptq.block_rounding import RoundedBlock
 from fairbits.quantization.gptq.columns_cpu import Panel
 from fairbits.quantization.gptq.engine import round_model
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 from random_models import SHAPES, write_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -20,8 +20,7 @@ from fairbits.forward.windows import NO_LABEL, TokenizedText, Window, WindowPart
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.scheme import Scheme
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 WORDS = 24
 TOKENS = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -14,8 +14,7 @@ from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Window
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 ENGLISH = (
     "Rain.",

@@ -17,8 +17,7 @@ from fairbits.evaluation import hidden_states as features
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of settings that do not fit each other
 

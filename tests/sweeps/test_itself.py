@@ -9,8 +9,8 @@ from other_tools import FORMATS
 
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if "modelopt" not in name])

@@ -25,13 +25,12 @@ from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import FOREIGN, Redundancy, redundancy
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import ModelMoments, weight_moments
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.tokenization import tokenization
 
 DEFAULT_SCHEME = Scheme()

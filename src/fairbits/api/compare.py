@@ -19,11 +19,10 @@ from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.scores import check_unit
 from fairbits.models.device import AUTO
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.quantization.policies.variants import Variant, variant
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 T = TypeVar("T")
 

@@ -181,7 +181,7 @@ def _places() -> Iterator[Place]:
 
         yield _place("models from the Hub", Path(constants.HF_HUB_CACHE))
     if _import_problem("fairbits.models.checkpoint") is None:  # which needs torch
-        from fairbits.models.io.cache import cache_directory
+        from fairbits.core.files import cache_directory
 
         yield _place("converted models", cache_directory())
     yield Place("this directory", ".", None, shutil.disk_usage(Path.cwd()).free)

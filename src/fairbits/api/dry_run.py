@@ -27,13 +27,12 @@ from fairbits.api.measured_rates import Clock
 from fairbits.api.memory_needed import Held, Stage, TextSize, WorkCounter
 from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.capacity import Capacity
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import Capacity
 from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import DEFAULT, decide, find_policy
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 SCHEMA = "fairbits.estimate/1"
 MINIMAX_ROUNDS = 4  # rounds of the search for a minimax mix, by default

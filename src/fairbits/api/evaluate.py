@@ -18,12 +18,11 @@ from fairbits.forward.tokenize import open_corpus_for
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
-from fairbits.models.opening import Model, open_checkpoints
+from fairbits.models.loaded_checkpoint import Model, open_checkpoints
 from fairbits.quantization.plan import PLAN
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.documents import Documents
 from fairbits.text.reading import DECLARATION, open_corpus
-from fairbits.text.text_request import TextRequest
 
 COMPARED = 64  # documents of each language that both tokenizers must split into the same tokens
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")

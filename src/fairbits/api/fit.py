@@ -18,12 +18,10 @@ from fairbits.core.errors import InputError, MemoryLimitError, is_out_of_memory
 from fairbits.core.progress import Progress
 from fairbits.core.units import readable_size
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.capacity import Capacity, free_capacity
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import is_gpu
+from fairbits.models.device import Capacity, free_capacity, is_gpu
 from fairbits.quantization.plan import Learning, Plan
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 CERTAIN = 0.8  # share of an estimate that is certainly needed: a job is refused only if this share does not fit
 LEAST_TOKENS, LEAST_SEQUENCE = 256, 64  # the smallest amounts of text that are proposed: with less, results are noise

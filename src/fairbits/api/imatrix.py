@@ -16,11 +16,10 @@ from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.gguf_file import check_gguf, gguf_names
 from fairbits.models.io.imatrix_file import Imatrix, Importance, merge_imatrices, read_imatrix
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.quantization.channel_importance import ChannelImportance, channel_importance
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.mix import Weights, weights_by_code
-from fairbits.text.text_request import TextRequest
 
 EXAMPLE = "imatrix.gguf"
 UNKNOWN = "llama.cpp's names do not include it"

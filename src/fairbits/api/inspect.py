@@ -8,7 +8,7 @@ from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.weight_moments import ModelMoments, weight_moments
 
 SCHEMA = "fairbits.inspection/1"

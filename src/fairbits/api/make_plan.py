@@ -18,7 +18,7 @@ from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokeniz
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization import policies
@@ -33,8 +33,7 @@ from fairbits.quantization.search.block_sensitivity import (
     predicted_sensitivity,
 )
 from fairbits.quantization.search.language_weights import minimax_mix
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
+from fairbits.text.corpus import DEFAULT_REQUEST, Corpus, TextRequest
 
 
 def plan(

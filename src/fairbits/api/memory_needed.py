@@ -17,15 +17,13 @@ from fairbits.forward.streaming import least_places, segments
 from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.architecture.meta_model import SOUND
-from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import is_gpu
+from fairbits.models.device import fits_whole, is_gpu
 from fairbits.quantization.execute import IMPORTANCE_TOKENS
 from fairbits.quantization.learned.holdout import HoldoutSplit
 from fairbits.quantization.learned.learn import EVALUATIONS
 from fairbits.quantization.plan import Learning, Plan
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 NUMBER = 4  # bytes of a float32
 FACTOR_COPIES, LOGIT_COPIES, LAYER_COPIES = 5, 6, 6

@@ -17,8 +17,7 @@ from fairbits.serve.overlays.activations import record_activations
 from fairbits.serve.overlays.base_model import OverlayBase, check_base
 from fairbits.serve.overlays.builder import Cluster, OverlayBuilder, best_count, clusters
 from fairbits.serve.overlays.overlay_files import BASE, Form, Overlay, Overlays, check_directory, open_for_writing
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 COUNTS = (1, 2, 4, 8)  # of clusters that are tried
 SPARE = 0.02  # fewer clusters are chosen if they raise the damage of the worst language by no more than this share

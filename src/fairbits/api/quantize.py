@@ -39,8 +39,7 @@ from fairbits.models.io.writer import (
     draft_directory,
     draft_lock,
 )
-from fairbits.models.loaded_checkpoint import PackedOnSave
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, PackedOnSave, open_checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Group
 from fairbits.models.swapped_model import SwappedModel

@@ -26,7 +26,7 @@ from fairbits.core.units import MB, MEASURE_LABELS, MEASURES, UNIT_LABELS
 from fairbits.evaluation.scores import check_unit
 from fairbits.kurtosis.checklist import critical_bits
 from fairbits.models.device import AUTO
-from fairbits.models.opening import Model, open_checkpoint
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization.policies import DEFAULT
@@ -34,9 +34,8 @@ from fairbits.quantization.policies.variants import variant
 from fairbits.reports.sources import SWEEP
 from fairbits.stats.frame import LanguageFrame, estimate_columns, figure_of_series, interval_notes
 from fairbits.stats.intervals import Estimate
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.language_codes import language_from_code
-from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     import pandas

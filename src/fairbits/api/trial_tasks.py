@@ -16,8 +16,7 @@ from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, is_gpu, resolve_device
 from fairbits.quantization.policies.variants import Variant
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 COPIES = 1.5  # of the model in float32: the model itself, and half as much for whatever else a task holds
 AT_LEAST = 10**9  # bytes of a process that has imported torch and holds text, activations and results

@@ -9,7 +9,7 @@ from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.checks import one_of
 from fairbits.models.scales.scheme import Scheme
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 
 def audit(

@@ -6,7 +6,7 @@ from typing import Annotated
 from fairbits.cli import completion, compute, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_signature, print_tables, stages
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 
 def evaluate(

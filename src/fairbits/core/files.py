@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
@@ -228,3 +228,25 @@ def _remove(left: Path) -> None:
 def _unwritable(path: Path, error: Exception) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else error
     return InputError(f"{path} cannot be written ({reason}); give another path, or free some space")
+
+
+def cache_directory() -> Path:
+    """Returns where derived models are kept: `$XDG_CACHE_HOME/fairbits`, else `~/.cache/fairbits`."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "fairbits"
+
+
+def kept_directory(name: str, write: Callable[[Path], object]) -> Path:
+    """Returns the directory `name` of the cache; if it is not there, `write` fills it, under another name at first."""
+    final = cache_directory() / name
+    if final.is_dir():
+        return final
+    try:
+        with whole_directory(final) as draft:
+            write(draft)
+    except OSError as problem:
+        if not final.is_dir():  # else another process was faster, and made the same
+            raise InputError(
+                f"cannot write to {final.parent} ({problem}); make room there, or set XDG_CACHE_HOME to another place"
+            ) from problem
+    return final

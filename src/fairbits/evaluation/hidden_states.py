@@ -34,9 +34,8 @@ from fairbits.forward.body_and_head import Split, positions_per_batch, split_hea
 from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, bytes_per_position, lockstep
 from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
 from fairbits.forward.windows import NO_LABEL, TokenizedText
-from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import is_gpu, move
+from fairbits.models.device import fits_whole, is_gpu, move
 from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
 
 DTYPE = torch.float32  # what models are evaluated in

@@ -22,8 +22,7 @@ from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 WHOLE = "the head of the reference cannot be separated from it: its logits were kept on disk instead of its features"
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbits.core.records import Code, Count, Digest, Positive, Split
 from fairbits.forward.windows import Task
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 if TYPE_CHECKING:
     from fairbits.models.checkpoint import Checkpoint

@@ -15,9 +15,9 @@ import numpy as np
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.records import read_object
 from fairbits.core.units import LEAST_DOCUMENTS
-from fairbits.forward.token_bytes import EncodedDocument, document_encoder
 from fairbits.forward.windows import (
     NO_LABEL,
+    EncodedDocument,
     Encoder,
     Ids,
     Sound,
@@ -25,14 +25,14 @@ from fairbits.forward.windows import (
     Window,
     WindowPart,
     check_document_counts,
+    document_encoder,
 )
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.feature_extractor import load_feature_extractor
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.documents import seeded_hash
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.sound import Clip, Samples
-from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -34,8 +34,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import ReadAhead, walk_dtype
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import DEFAULT_REQUEST, TextRequest
+from fairbits.text.corpus import DEFAULT_REQUEST, Corpus, TextRequest
 
 Codes = NDArray[np.intp]
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.speech_windows import tokenize_speech
-from fairbits.forward.token_bytes import document_encoder
-from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, tokenize_documents
+from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, document_encoder, tokenize_documents
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, open_corpus
-from fairbits.text.text_request import DEFAULT_REQUEST, SHORTEST_WINDOW, TextRequest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

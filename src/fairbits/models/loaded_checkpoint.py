@@ -4,12 +4,12 @@ import copy
 import json
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import transformers
@@ -262,3 +262,43 @@ def _codes(name: str, W: Tensor, scales: Tensor, *, bits: int) -> Codes:
             "or save the weights without packing: model.dequantize().save_pretrained(…)"
         )
     return rounded
+
+
+Model: TypeAlias = str | Path | Checkpoint | PreTrainedModel  # files, an id on the Hub, or a loaded model
+
+
+def open_checkpoint(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
+) -> Checkpoint:
+    """Returns a model as a checkpoint; `tokenizer` belongs to a loaded model, which may be `quantized`."""
+    if isinstance(model, torch.nn.Module):
+        return _open_loaded(model, tokenizer, quantized=quantized)
+    if tokenizer is not None:
+        raise InputError(
+            f"a tokenizer was given with {model}, which has its own; only a model in memory needs one: leave it out"
+        )
+    return model if isinstance(model, Checkpoint) else Checkpoint(model)
+
+
+def open_checkpoints(
+    models: Iterable[Model], tokenizer: PreTrainedTokenizerBase | None = None, *, quantized: bool = False
+) -> list[Checkpoint]:
+    """Returns models as checkpoints; a tokenizer belongs to the loaded ones, of which there must be one."""
+    listed = list(models)
+    if tokenizer is not None and not any(isinstance(model, torch.nn.Module) for model in listed):
+        raise InputError("a tokenizer was given, but no model in memory, which alone needs one: leave it out")
+    return [
+        open_checkpoint(model, tokenizer if isinstance(model, torch.nn.Module) else None, quantized=quantized)
+        for model in listed
+    ]
+
+
+def _open_loaded(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, *, quantized: bool) -> Checkpoint:
+    if not isinstance(model, PreTrainedModel):
+        advice = ""
+        if hasattr(model, "merge_and_unload"):
+            advice = "; merge its adapter first: model = model.merge_and_unload()"
+        elif hasattr(model, "_orig_mod"):
+            advice = "; it is compiled: give the model that it was compiled from"
+        raise InputError(f"the model is a {type(model).__name__}; it must be a PreTrainedModel of transformers{advice}")
+    return LoadedCheckpoint(model, tokenizer, quantized=quantized)

@@ -40,9 +40,8 @@ from fairbits.core.records import (
 from fairbits.core.table import Cell, Shown, Table, dim, notes_table
 from fairbits.core.units import megabytes
 from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.language_codes import language_from_code
-from fairbits.text.text_request import TextRequest
 
 if TYPE_CHECKING:
     from fairbits.models.checkpoint import Checkpoint

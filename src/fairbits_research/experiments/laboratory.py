@@ -30,8 +30,7 @@ from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED, LossTrial
 from fairbits.stats.frame import LanguageFrame
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits_research.experiments.result import ExperimentSubject, estimate_text
 from fairbits_research.outliers.outlier_writer import directory_with_outliers
 

@@ -15,10 +15,9 @@ import torch
 
 from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError
-from fairbits.core.files import whole_directory
+from fairbits.core.files import kept_directory, whole_directory
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.cache import kept_directory
 from fairbits.models.io.safetensors_files import StoredTensor
 from fairbits.models.io.writer import COMPANIONS
 from fairbits_research.outliers.couplings import Channels, Coupling, Route, Slice

@@ -23,9 +23,8 @@ from fairbits.quantization.plan import LayerPlan, LayerResult, Plan
 from fairbits.quantization.policies.variants import variant
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import holm
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 CODES = ("eng_Latn", "heb_Hebr")
 SENTENCES = tuple(f"The wind of day {i} came from the north." for i in range(8))

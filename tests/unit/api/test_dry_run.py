@@ -11,7 +11,7 @@ from fairbits.api.dry_run import estimate_audit, estimate_quantize
 from fairbits.api.run.run_settings import estimate_run
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 SMALL = {"languages": ["eng", "heb"], "tokens": 64, "group": 16}
 

@@ -18,8 +18,8 @@ from fairbits.api.run import run
 from fairbits.cli.command import explain
 from fairbits.core.errors import InputError, MemoryLimitError
 from fairbits.core.units import GB
-from fairbits.models.capacity import Capacity
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.device import Capacity
 
 ROOM = Capacity(gpu=None, ram=10 * GB, disk=100 * GB, scratch=100 * GB, shared=True)
 SMALL = {"group": 16, "languages": ["eng", "heb"], "tokens": 64, "sequence": 32}

@@ -17,9 +17,8 @@ from fairbits.forward.tokenize import count_tokens, tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerResult, Plan, bits_per_weight
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 SMALL = {"languages": ["eng", "he"], "tokens": 64, "sequence": 32}
 

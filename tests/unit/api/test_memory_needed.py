@@ -12,8 +12,8 @@ from fairbits.api.memory_needed import ModelSize, TextSize, WorkCounter
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.server.request import Text
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 REQUEST = TextRequest("calibration", tokens=128, sequence=32)
 OPTIONS = {"bits": 4, "group": 16}

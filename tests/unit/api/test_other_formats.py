@@ -18,8 +18,7 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(2)]
 HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3)}." for i in range(2)]

@@ -16,8 +16,8 @@ from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
 from fairbits.stats.frame import LanguageFrame
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 BITS = (2, 3, 4, 5, 6)
 LEVEL = {"eng_Latn": 0.4, "heb_Hebr": 3.2}

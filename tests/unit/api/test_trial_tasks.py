@@ -17,9 +17,8 @@ from fairbits.core.locks import lock_directory
 from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.policies.variants import variant
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 CODES = ["eng", "heb"]
 SMALL = {"languages": CODES, "tokens": 64, "evaluation_tokens": 64, "sequence": 64}

@@ -16,8 +16,8 @@ import fairbits as fb
 from fairbits.core.errors import InputError
 from fairbits.forward.statistics import collect_statistics
 from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 LANGUAGES = ("eng", "heb")
 

@@ -21,9 +21,9 @@ from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
+from fairbits.text.corpus import TextRequest
 from fairbits.text.language_codes import find_language
 from fairbits.text.reading import read_corpus
-from fairbits.text.text_request import TextRequest
 
 GROUP, TOKENS = 16, 96
 SCHEME = Scheme(4, GROUP)

@@ -13,8 +13,8 @@ import fairbits as fb
 from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import short_text_notes, tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import read_corpus
-from fairbits.text.text_request import TextRequest
 
 GROUP, TOKENS = 16, 96
 SCHEME = Scheme(4, GROUP)

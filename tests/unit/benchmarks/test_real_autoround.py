@@ -10,8 +10,8 @@ import real
 from fairbits import Checkpoint
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText, Window, WindowPart
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 from real_autoround import Recipe, carry_out, rows_of, title_of
 
 START = 1

@@ -12,7 +12,7 @@ from fairbits.api.compare import compare
 from fairbits.api.make_plan import plan
 from fairbits.comparison.plan_trial import PlanTrial, corpus_for
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **TOKENS}

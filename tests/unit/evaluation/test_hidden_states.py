@@ -15,8 +15,7 @@ from fairbits.forward.streaming import NotStreamableError, StreamedBody
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.streaming_model import StreamingModel
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(6)]
 HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3)}." for i in range(6)]

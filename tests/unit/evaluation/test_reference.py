@@ -15,8 +15,7 @@ from fairbits.evaluation import hidden_states as features_module
 from fairbits.evaluation.reference import WHOLE, ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, TokenizedText
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(6)]
 HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3)}." for i in range(6)]

@@ -3,8 +3,7 @@
 import pytest
 
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 WEATHER = Corpus(
     "weather",

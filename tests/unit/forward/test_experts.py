@@ -9,7 +9,7 @@ from fairbits.forward import statistics
 from fairbits.forward.batches import batches
 from fairbits.forward.experts import ExpertCall, ExpertPoint, expert_points
 from fairbits.forward.statistics import collect_statistics
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 from .conftest import WEATHER
 

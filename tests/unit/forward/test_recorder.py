@@ -11,8 +11,8 @@ from fairbits.forward.recorder import measuring_points, observable_linears
 from fairbits.forward.statistics import collect_statistics
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
+from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import open_corpus
-from fairbits.text.text_request import TextRequest
 
 
 def opened(checkpoint):

@@ -13,9 +13,8 @@ from fairbits.forward.statistics import collect_statistics, document_losses
 from fairbits.forward.tokenize import longest_input, prediction_task, tokenize_corpus
 from fairbits.forward.windows import unigrams
 from fairbits.models.scales.scheme import Scheme
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 CORPUS = Corpus(
     "weather",

@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from fairbits.forward.token_bytes import bytes_by_token, document_encoder
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.forward.windows import NO_LABEL
+from fairbits.forward.windows import NO_LABEL, bytes_by_token, document_encoder
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.tokenization import BYTE_LEVEL
 
 MIXED = "The weather, מזג האוויר, 天気 and 𐍈 are  fine.\n"

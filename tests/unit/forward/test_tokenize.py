@@ -3,8 +3,7 @@ import pytest
 
 from fairbits.forward.tokenize import count_tokens, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import TokenizedText, Window, WindowPart
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 LENGTHS = {"eng_Latn": 80, "fin_Latn": 95, "heb_Hebr": 20, "fra_Latn": 50, "deu_Latn": 60}
 

@@ -2,12 +2,10 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.forward.token_bytes import EncodedDocument
 from fairbits.forward.tokenize import estimated_size_notes, longest_input, prediction_task, tokenize_corpus
-from fairbits.forward.windows import NO_LABEL, Cutter, cutter_for, tokenize_documents, unigrams
+from fairbits.forward.windows import NO_LABEL, Cutter, EncodedDocument, cutter_for, tokenize_documents, unigrams
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 CAUSAL = Cutter("causal", 5, 0, start=1, end=None, mask=None)
 NO_START = Cutter("causal", 5, 0, start=None, end=None, mask=None)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairbits.models import capacity
-from fairbits.models.capacity import free_capacity, free_memory
+from fairbits.models import device as capacity
+from fairbits.models.device import free_capacity, free_memory
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomForCausalLM
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import cache_directory
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.embedded import ASSETS, LANGUAGES, TRAINING_TOKENS, embedded_languages, training_shares
-from fairbits.models.io.cache import cache_directory
 from fairbits.models.weight_moments import weight_moments
 from fairbits.text.detect import Detector
 from fairbits.text.included_texts import udhr

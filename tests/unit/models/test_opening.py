@@ -7,8 +7,7 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.loaded_checkpoint import LoadedCheckpoint
-from fairbits.models.opening import open_checkpoint, open_checkpoints
+from fairbits.models.loaded_checkpoint import LoadedCheckpoint, open_checkpoint, open_checkpoints
 
 
 def test_every_kind_of_model(reading_model: Callable[[str], Checkpoint]) -> None:

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import cache_directory, kept_directory
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.embedded import parse_embedded
-from fairbits.models.io.cache import cache_directory, kept_directory
 from fairbits_research.outliers.outlier_writer import write_with_outliers
 
 ID = "someone/some-model"

@@ -12,8 +12,7 @@ from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization import channel_importance as module
 from fairbits.quantization.channel_importance import channel_importance
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 WEATHER = Corpus(
     "weather",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,8 @@ from fairbits.quantization.policies.option import Embeddings
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.content import THREADS
 from fairbits.reports.sources import RUN, Baseline, RunFile
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import DECLARATION, HELP
-from fairbits.text.text_request import TextRequest
 
 EMBEDDED = "embedded:tiny"
 USUAL_POLICY, PLAIN = "gptq:mix=english", "rtn"  # how models are usually quantized, and the simplest way

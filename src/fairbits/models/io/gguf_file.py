@@ -22,9 +22,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from fairbits.core.errors import InputError, count_of
-from fairbits.core.files import file_sha256
+from fairbits.core.files import file_sha256, kept_directory
 from fairbits.models.architecture.meta_model import check_values, meta_model
-from fairbits.models.io.cache import kept_directory
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
 # Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in

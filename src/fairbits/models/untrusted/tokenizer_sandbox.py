@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import cache_directory
 from fairbits.core.memory import JSON_BYTES, TOKENIZER_BYTES
-from fairbits.models.io.cache import cache_directory
 
 TOKENIZER = "tokenizer.json"
 PARSED = (".json", ".jinja", ".model", ".tiktoken", ".txt")  # read by transformers for a tokenizer

@@ -26,9 +26,8 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split, recompute_in_backward
 from fairbits.forward.windows import NO_LABEL
-from fairbits.models.capacity import fits_whole
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.device import autocast
+from fairbits.models.device import autocast, fits_whole
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel

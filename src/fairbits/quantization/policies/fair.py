@@ -79,8 +79,7 @@ def fair(
 
 def _fits_end_to_end(evidence: Evidence) -> bool:
     """Returns whether the weights of all blocks can be learned together: in memory on a GPU, in time on a CPU."""
-    from fairbits.models.capacity import fits_whole
-    from fairbits.models.device import is_gpu
+    from fairbits.models.device import fits_whole, is_gpu
 
     weights = sum(evidence.block_weights)
     if not is_gpu(evidence.device):

@@ -16,8 +16,7 @@ from fairbits.models.scales.scheme import Group, Scheme, within_rows
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import Sensitivity
 from fairbits.quantization.gptq.block_rounding import matrix
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 NOT_ROUNDED = 0  # the bits that stand for a block with its original weights
 PER_CHANNEL = "block sensitivity was determined with one scale per channel, not per tensor"

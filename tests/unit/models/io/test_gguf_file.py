@@ -12,8 +12,7 @@ from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.gguf_file import ARCHITECTURES, gguf_names, read_gguf_header
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 
 @pytest.fixture

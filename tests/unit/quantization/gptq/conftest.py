@@ -8,9 +8,8 @@ import torch
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.plan import LayerPlan, Plan
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 WEATHER = Corpus(
     "weather",

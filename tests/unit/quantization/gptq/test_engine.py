@@ -19,7 +19,7 @@ from fairbits.models.scales.groups import choose_scales, round_to_nearest
 from fairbits.quantization.gptq.block_rounding import UNREACHED, UNSEEN
 from fairbits.quantization.gptq.columns import gptq
 from fairbits.quantization.gptq.engine import round_model
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import TextRequest
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
 TINY = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")

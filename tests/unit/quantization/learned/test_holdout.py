@@ -7,8 +7,8 @@ from fairbits.core.errors import InputError
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.learned.holdout import HELD_OUT_POSITIONS, HELD_OUT_SHARE, HoldoutSplit
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 NAMES = ("eng", "heb", "swa")
 

@@ -14,9 +14,8 @@ from fairbits.quantization.learned.holdout import HoldoutSplit
 from fairbits.quantization.learned.learn_block import BlockDistiller
 from fairbits.quantization.learned.learnable_codes import learnable_codes
 from fairbits.quantization.plan import LayerPlan, Learning, Plan
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 WEATHER = Corpus(
     "weather",

@@ -8,8 +8,8 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned import learn_model as model_distillation
 from fairbits.quantization.learned.learn_model import Teacher
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 NAMES = ("eng", "heb")
 

@@ -6,8 +6,7 @@ import torch
 from fairbits.forward import statistics as run
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.learned.output_importance import LEAST_IMPORTANCE, output_importance
-from fairbits.text.corpus import Corpus
-from fairbits.text.text_request import TextRequest
+from fairbits.text.corpus import Corpus, TextRequest
 
 WEATHER = Corpus(
     "weather",

@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import CPU_END_TO_END_WEIGHTS
-from fairbits.models import capacity
+from fairbits.models import device as capacity
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Learning

@@ -21,9 +21,8 @@ from fairbits.quantization.search.block_sensitivity import (
     per_token,
     predicted_sensitivity,
 )
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
 REQUEST = TextRequest("calibration", 64, 32)

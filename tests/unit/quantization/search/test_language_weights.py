@@ -11,9 +11,8 @@ from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.search.language_weights import halves, is_better, minimax_mix, update_weights
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 LANGUAGES = ("eng_Latn", "heb_Hebr")
 SMALL = {"tokens": 600, "sequence": 32}

@@ -12,8 +12,8 @@ from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.serve.overlays.base_model import OverlayBase
 from fairbits.serve.overlays.builder import OverlayBuilder
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,8 @@ from fairbits.serve.overlays.activations import (
     language_windows,
     record_activations,
 )
+from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits.text.text_request import TextRequest
 
 LANGUAGES = ["eng_Latn", "heb_Hebr"]
 
