@@ -21,10 +21,10 @@ import numpy as np
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
 from fairbits.forward.statistics import collect_statistics
 from fairbits.models.device import resolve_device
-from fairbits.models.embedded import TRAINING_TOKENS
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
+from fairbits_research.experiments.laboratory import training_shares
 from language_trial import ALL_TOKENS, Results, Trial, known_languages
 from measured import number
 
@@ -34,9 +34,9 @@ def sets_of(languages: Sequence[str], size: int, options: argparse.Namespace, mo
     audited = np.load(moments)
     cover = choose_facilities(transfer_costs(audited["distances"], audited["damage"]), size)
     yield "cover", tuple(languages[i] for i in cover.chosen)
-    if options.model.startswith("embedded:"):
-        tokens = TRAINING_TOKENS[options.model.partition(":")[2].partition("?")[0]]
-        yield "largest", tuple(sorted(languages, key=lambda code: -tokens[code])[:size])
+    shares = training_shares(options.model)
+    if shares is not None:
+        yield "largest", tuple(sorted(languages, key=lambda code: -shares[code])[:size])
     for i, chosen in enumerate(random_sets(languages, size, draws=options.draws, seed=options.seed)):
         yield f"random {i}", chosen
 

@@ -1,10 +1,10 @@
 """Estimates against measurements: the time of every stage of `fairbits run`, predicted and measured.
 
-    python benchmarks/estimate.py [--models tiny llama-100m] [--policy gptq] [--device cpu] [--cpu-time]
+    python benchmarks/estimate.py [--models demo 100m] [--policy gptq] [--device cpu] [--cpu-time]
 
-`tiny` is the embedded model with the amounts of the demonstration. The others are Llamas with random weights, in
-bfloat16, with the embedded tokenizer. A machine that does other work at the same time changes rates from second to
-second: with --cpu-time everything is measured in processor time of one thread.
+`demo` is the embedded model with the amounts of the demonstration. The others are Llamas of `random_models.py`. A
+machine that does other work at the same time changes rates from second to second: with --cpu-time everything is
+measured in processor time of one thread.
 """
 
 import argparse
@@ -14,19 +14,12 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from fairbits import Checkpoint, run
+from fairbits import run
 from fairbits.api.dry_run import ResourceEstimate
 from fairbits.api.run.run_settings import estimate_run
+from random_models import SHAPES, write_model
 
-SHAPES = {
-    "llama-25m": (512, 1408, 6),
-    "llama-100m": (768, 2048, 12),
-    "llama-300m": (1024, 2816, 24),
-    "llama-1b": (2048, 5632, 24),
-}
-"""Width, inner width and blocks."""
 LANGUAGES = ["eng", "fra", "kor", "rus", "tur", "zho_Hans"]
 OVER = 5.0
 """Seconds from which a stage must be within GOAL."""
@@ -35,34 +28,14 @@ PARTS = {"audit.json": "audit", "answers of the reference": "evaluate the refere
 """Stages of the estimate by what the run reports as finished."""
 
 
-def random_llama(name: str, directory: Path) -> Path:
-    """Returns the directory of a Llama with random weights."""
-    width, inner, blocks = SHAPES[name]
-    tokenizer = Checkpoint("embedded:tiny").tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=blocks,
-        num_attention_heads=width // 64,
-        num_key_value_heads=width // 128,
-        tie_word_embeddings=True,
-        dtype=torch.bfloat16,
-    )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
-
-
-def predicted_seconds(found: ResourceEstimate, finished: str) -> tuple[float, dict[str, float]]:
+def predicted_seconds(estimate: ResourceEstimate, finished: str) -> tuple[float, dict[str, float]]:
     """Returns the predicted seconds of what a run reports as finished, and of the kinds of work in it."""
-    own = [each for each in found.stages if matches(each.name, finished)]
+    stages = [stage for stage in estimate.stages if matches(stage.name, finished)]
     parts: dict[str, float] = {}
-    for each in own:
-        for name, spent in found.parts(each).items():
+    for stage in stages:
+        for name, spent in estimate.parts(stage).items():
             parts[name] = parts.get(name, 0.0) + spent
-    return sum(map(found.time, own)), parts
+    return sum(map(estimate.time, stages)), parts
 
 
 def matches(stage: str, finished: str) -> bool:
@@ -85,18 +58,18 @@ def compare(model: str | Path | None, arguments: dict[str, object]) -> list[dict
     """Returns a row for every stage: predicted and measured seconds, and their ratio."""
     with tempfile.TemporaryDirectory() as out:
         place = Path(out) / "run"
-        found = estimate_run(model, out=place, **arguments)
+        estimate = estimate_run(model, out=place, **arguments)
         if place.exists():
             raise SystemExit("the dry run wrote something")
         measured: dict[str, float] = {}
         run(model, out=place, finished=lambda what, seconds: measured.update({what: seconds or 0.0}), **arguments)
-        size = sum(each.stat().st_size for each in place.rglob("*.safetensors") if "model" in each.parts)
+        size = sum(file.stat().st_size for file in place.rglob("*.safetensors") if "model" in file.parts)
     rows = []
     for what, seconds in measured.items():
-        predicted, parts = predicted_seconds(found, what)
+        predicted, parts = predicted_seconds(estimate, what)
         if predicted:
             rows.append({"stage": what, "predicted": predicted, "measured": seconds, "parts": parts})
-    print(f"  model on disk: predicted {found.held.written / 1e6:.1f} MB, measured {size / 1e6:.1f} MB")
+    print(f"  model on disk: predicted {estimate.held.written / 1e6:.1f} MB, measured {size / 1e6:.1f} MB")
     return rows
 
 
@@ -118,7 +91,7 @@ def print_rows(rows: list[dict[str, object]]) -> None:
 def main() -> None:
     """Compares estimates with measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["tiny", "llama-100m"], choices=["tiny", *SHAPES])
+    parser.add_argument("--models", nargs="+", default=["demo", "100m"], choices=["demo", *SHAPES])
     parser.add_argument("--policy", default="gptq")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--evaluation-tokens", type=int, default=1024)
@@ -134,10 +107,10 @@ def main() -> None:
         arguments = {"policy": options.policy, "widths": options.widths, "device": options.device}
         arguments |= {"tokens": options.tokens, "evaluation_tokens": options.evaluation_tokens}
         with tempfile.TemporaryDirectory() as directory:
-            if name == "tiny":
+            if name == "demo":
                 rows = compare(None, arguments)
             else:
-                model = random_llama(name, Path(directory))
+                model = write_model(Path(directory), SHAPES[name], SHAPES[name].blocks)
                 rows = compare(model, {**arguments, "languages": LANGUAGES, "text": "help"})
         print(f"{name}, policy {options.policy}: predicted, measured, ratio")
         print_rows(rows)

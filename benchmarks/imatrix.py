@@ -3,13 +3,14 @@
     python benchmarks/imatrix.py run --llama-quantize PATH [--models embedded:tiny …]
     python benchmarks/imatrix.py tables
 
-For every model: writes it as GGUF in float32 (`imatrix_models.py`), measures the imatrices with `fairbits.imatrix`
+For every model: writes it as GGUF in float32, measures the imatrices with `fairbits.imatrix`
 on the calibration split of a text, lets llama-quantize write one file per type and imatrix, and evaluates each file
 with fairbits on the evaluation split. The English imatrix reads as much text as all languages of the mix together, as
 far as there is any. Scores go to --out, one file each; what is there already is not measured again.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -21,14 +22,18 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
+import gguf
+import numpy as np
+
 import fairbits as fb
 from fairbits.api.evaluate import checkpoint_scores
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
+from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.gguf_file import gguf_names
 from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import TextRequest
 from fairbits.text.reading import open_corpus
-from imatrix_models import write_bloom
 from measured import Measured, contrast_counts, number, paired_ratios
 
 ROOT = Path(__file__).parents[1]
@@ -151,6 +156,57 @@ def interval(estimate: Estimate, decimals: int = 4) -> str:
     """Returns an estimate with its interval, as tables write it."""
     low, high = (number(each, decimals) for each in (estimate.low, estimate.high))
     return f"{number(estimate.value, decimals)} [{low}, {high}]"
+
+
+def write_bloom(checkpoint: Checkpoint, path: Path) -> None:
+    """Writes a BLOOM as llama.cpp's converter does: q, k and v one after the other instead of head by head."""
+    config = checkpoint.config
+    writer = gguf.GGUFWriter(path, "bloom")
+    writer.add_context_length(512)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(4 * config.hidden_size)
+    writer.add_block_count(config.n_layer)
+    writer.add_head_count(config.n_head)
+    writer.add_head_count_kv(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    _add_tokenizer(writer, json.loads((checkpoint.directory / "tokenizer.json").read_text("utf-8")))
+    short = {name.removeprefix("transformer."): name for name in checkpoint.tensors}
+    names = gguf_names("bloom", short, blocks=config.n_layer)
+    assert names.keys() == short.keys()
+    for ours, theirs in names.items():
+        values = checkpoint.read(short[ours]).float().numpy()
+        if "query_key_value" in ours:
+            by_head = values.reshape(config.n_head, 3, -1, *values.shape[1:])
+            values = np.concatenate([by_head[:, i].reshape(-1, *values.shape[1:]) for i in range(3)])
+        writer.add_tensor(theirs, np.ascontiguousarray(values))
+    _finish(writer)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(len(tokens))]
+    )
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(3)
+    writer.add_add_bos_token(True)
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -87,6 +87,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("tiny", 256, 768, 4, 2, 4, 16_384),
+        Shape("100m", 768, 2048, 12, 6, 12, 16_384),
         Shape("1b", 2048, 8192, 32, 8, 16),
         Shape("8b", 4096, 14_336, 32, 8, 32),
         Shape("70b", 8192, 28_672, 64, 8, 80),
@@ -142,3 +143,12 @@ def write_text(directory: Path, *, languages: int, tokens: int, document: int) -
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(lines), encoding="utf-8")
     return directory
+
+
+def smaller_tokenizer(file: Path, size: int) -> str:
+    """Returns the content of a tokenizer.json with its first `size` tokens: it still reads any text, as bytes."""
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    bpe = whole["model"]
+    bpe["vocab"] = {token: number for token, number in bpe["vocab"].items() if number < size}
+    bpe["merges"] = [pair for pair in bpe["merges"] if "".join(pair) in bpe["vocab"]]
+    return json.dumps(whole)

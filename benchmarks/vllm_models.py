@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairbits import Checkpoint
 from fairbits.text.included_texts import help_text
-from smaller_tokenizer import smaller_tokenizer
+from random_models import smaller_tokenizer
 
 EMBEDDED = "embedded:tiny"
 LANGUAGES = ("eng_Latn", "fra_Latn", "rus_Cyrl", "ell_Grek", "fin_Latn", "jpn_Jpan")

@@ -29,7 +29,7 @@ from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
 from fairbits.serve.overlays.overlay_files import Overlay, Overlays, Patch
-from smaller_tokenizer import smaller_tokenizer
+from random_models import smaller_tokenizer
 
 DATA = Path(__file__).parent / "data"
 TOKENS = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}

@@ -14,7 +14,7 @@ from scipy.signal import lfilter
 
 from fairbits import Checkpoint
 from fairbits.text.language_codes import find_language
-from smaller_tokenizer import smaller_tokenizer
+from random_models import smaller_tokenizer
 
 RATE = 16000
 TIMES = ("<|transcribe|>", "<|translate|>", "<|notimestamps|>")

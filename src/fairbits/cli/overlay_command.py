@@ -92,7 +92,7 @@ def overlay(
     if as_json:
         print_json(read_object(directory / MANIFEST))
         return
-    print_tables(overlay_tables(overlays))
+    print_tables([_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record)])
     command = f"fairbits generate {quote(base)} --overlays {quote(str(directory))}"
     print_line(f"wrote {directory}; next: {command}")
 
@@ -107,11 +107,6 @@ def parse_budget(text: str) -> float:
     if not 0 <= share <= 1:
         raise InputError(f"--budget is {text!r:.40}; it must be a share of the base from 0 to 1: 5%, or 0.05")
     return share
-
-
-def overlay_tables(overlays: "Overlays") -> list[Table]:
-    """Returns the overlays, what every language gains, and the numbers of clusters that were tried."""
-    return [_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record)]
 
 
 def _groups(overlays: "Overlays") -> "list[tuple[str, list[str], Overlay]]":

@@ -119,11 +119,6 @@ def plan_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return options | policy_values(arguments)
 
 
-def decided_flags(options: Mapping[str, Any]) -> list[str]:
-    """Returns the flags of the options that a plan decides."""
-    return [spell_flag(name) for name in ("policy", *policy_options(), *TEXT_OPTIONS) if name in options]
-
-
 def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> Plan:
     """Returns the plan of a policy with the options that the user gave."""
     from fairbits.api.make_plan import plan as run_plan

@@ -178,7 +178,8 @@ def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_alone(plan_file: Path, chosen: dict[str, Any]) -> Path:
-    decided = policy_options.decided_flags(chosen)
+    names = ("policy", *policy_options.policy_options(), *policy_options.TEXT_OPTIONS)
+    decided = [options.spell_flag(name) for name in names if name in chosen]
     if decided:
         raise InputError(f"--plan has already decided {', '.join(decided)}; give the plan alone, or make a new plan")
     return plan_file

@@ -182,10 +182,10 @@ def run_tables(run: "FinishedRun") -> list[Table]:
     scores = {**dict(list(run.baselines.items())[:1]), run.policy: run.scores}
     damage = [measured.frame().by_language() for measured in scores.values()]
     number = NumberFormat(max(abs(estimate.value) for languages in damage for estimate in languages.values()))
-    marks = _marks(*scores.values()) if len(scores) == 2 else {}
+    significant = run.scores.contrast(next(iter(run.baselines.values()))).significant() if run.baselines else {}
     rows: list[tuple[Cell, ...]] = []
     for code in worst_first(damage[-1]):
-        mark = marks.get(code, "")
+        mark = "" if code not in significant else "better" if significant[code].value < 0 else "worse"
         style = {"better": "green", "worse": "red"}.get(mark, "")
         estimates = (number.estimate(languages[code]) for languages in damage)
         rows.append((short_name(code), dim(code), *estimates, [(mark, style)]))
@@ -217,12 +217,6 @@ def _summary(scores: "Mapping[str, Scores]", number: NumberFormat) -> Table:
         ("size", *sizes),
     )
     return Table("Over languages", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
-
-
-def _marks(before: "Scores", after: "Scores") -> dict[str, str]:
-    """Returns the languages whose damage is significantly smaller or larger than before."""
-    significant = after.contrast(before).significant()
-    return {code: "better" if difference.value < 0 else "worse" for code, difference in significant.items()}
 
 
 def next_steps(run: "FinishedRun") -> Iterator[Cell]:

@@ -20,7 +20,6 @@ from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_k
 from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_frame, dim, notes_table, plain
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, megabytes
 from fairbits.core.version import __version__, versions
-from fairbits.evaluation.disparity import Disparity, disparity
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
@@ -33,20 +32,6 @@ if TYPE_CHECKING:
     import pandas
 
     from fairbits.evaluation.divergence import DocumentSums
-
-
-def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
-    lines, last = ["{"], len(data) - 1
-    for i, (key, value) in enumerate(data.items()):
-        nests = nested and isinstance(value, dict) and value
-        first, *rest = _lines(value, nested=False) if nests else [_compact(value)]
-        lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
-        lines[-1] += "" if i == last else ","
-    return [*lines, "}"]
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 LEGEND = (
@@ -63,6 +48,35 @@ SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
+
+
+@dataclass(frozen=True)
+class Disparity:
+    """Damage over languages in one unit. Values that need two languages are None if there is only one.
+
+    `worst`      the most damaged language and the largest true damage, corrected for selection; `best` likewise
+    `gap`        largest minus smallest damage, corrected for noise; `plain_gap` is the uncorrected difference
+    """
+
+    unit: str
+    worst: tuple[str, Estimate]
+    best: tuple[str, Estimate]
+    mean: Estimate  # the mean over languages, equally weighted
+    gap: Estimate | None
+    plain_gap: Estimate | None
+    ratio: Estimate | None  # largest over smallest damage; if None, `no_ratio` says why
+    no_ratio: str | None
+    deviation: Estimate | None  # the standard deviation of true damage between languages
+
+    def as_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            name: {"language": code} | estimate.to_dict()
+            for name, (code, estimate) in (("worst", self.worst), ("best", self.best))
+        }
+        for name in ("mean", "gap", "plain_gap", "ratio", "deviation"):
+            estimate = getattr(self, name)
+            data[name] = None if estimate is None else estimate.to_dict()
+        return data | {"no_ratio": self.no_ratio}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,7 +185,7 @@ class Scores(Shown):
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
         if kind not in self._disparities:
-            self._disparities[kind] = disparity(frame)
+            self._disparities[kind] = _disparity(frame)
         return self._disparities[kind]
 
     def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte", measure: str = "divergence") -> Contrast:
@@ -424,3 +438,41 @@ def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
             "the unit must be bits_per_byte or nats_per_token"
         )
     return unit
+
+
+def _disparity(frame: LanguageFrame) -> Disparity:
+    """Returns how unequal the damage of a frame is."""
+    several = len(frame.languages) > 1
+    ratio, no_ratio = _ratio(frame) if several else (None, "there is only one language")
+    return Disparity(
+        unit=frame.unit,
+        worst=frame.worst(),
+        best=frame.best(),
+        mean=frame.mean(),
+        gap=frame.gap() if several else None,
+        plain_gap=frame.plain_gap() if several else None,
+        ratio=ratio,
+        no_ratio=no_ratio,
+        deviation=frame.spread() if several else None,
+    )
+
+
+def _ratio(frame: LanguageFrame) -> tuple[Estimate | None, str | None]:
+    try:
+        return frame.ratio(), None
+    except InputError as problem:
+        return None, str(problem)
+
+
+def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
+    lines, last = ["{"], len(data) - 1
+    for i, (key, value) in enumerate(data.items()):
+        nests = nested and isinstance(value, dict) and value
+        first, *rest = _lines(value, nested=False) if nests else [_compact(value)]
+        lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
+        lines[-1] += "" if i == last else ","
+    return [*lines, "}"]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

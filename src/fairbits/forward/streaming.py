@@ -219,18 +219,15 @@ def streaming_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
     work = _Pass(settings)
     parts = work.parts(work.batches())
     plans = [segments(len(work.blocks), work.places(part)) for part in parts]
-    visits = sum(len(part) * _visits(plan) for part, plan in zip(parts, plans, strict=True))
+    visits = 0  # how often a batch passes a block: forward, forward again where states were not kept, backward
+    for part, plan in zip(parts, plans, strict=True):
+        visits += len(part) * (2 * plan[-1].stop + sum(len(segment) - 1 for segment in plan[:-1]))
     tokens = sum(window.length for window in work.text.windows)
     progress = VisitProgress(settings.progress, "reading text", visits=visits, total=tokens)
     for part, plan in zip(parts, plans, strict=True):
         walked = _forward(work, part, plan, progress)
         _backward(work, part, plan, walked=walked, progress=progress)
     return work.recorder, work.scores
-
-
-def _visits(plan: Sequence[range]) -> int:
-    """Returns how often a batch passes a block: forward, forward again where states were not kept, backward."""
-    return 2 * plan[-1].stop + sum(len(segment) - 1 for segment in plan[:-1])
 
 
 def _forward(work: _Pass, part: list[Batch], plan: Sequence[range], progress: VisitProgress) -> _Walked:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
@@ -12,9 +11,6 @@ from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, open_corpus
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 CLEARLY_LESS = 0.9  # if a language has less than this share of the requested tokens, a note says so
 NAMED = 3  # the largest number of languages that such a note names
@@ -32,7 +28,8 @@ def tokenize_corpus(
             f"{checkpoint.target} allows {length} positions; at least {SHORTEST_WINDOW} are needed: see config.json"
         )
     rows = checkpoint.config.get_text_config().vocab_size
-    padding = _padding(tokenizer, rows)
+    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)  # any of the vocabulary, as padding is masked
+    padding = next(token for token in candidates if token is not None and token < rows)
     if task == "transcription":
         check_sound(checkpoint, corpus)
         text = tokenize_speech(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
@@ -137,9 +134,3 @@ def stated_positions(checkpoint: Checkpoint) -> int:
     """Returns the number of positions that the configuration states; if none, a very large number."""
     stated = [getattr(checkpoint.config, name, None) for name in ("max_position_embeddings", "n_positions")]
     return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
-
-
-def _padding(tokenizer: "PreTrainedTokenizerBase", rows: int) -> int:
-    """Returns an id that is in the vocabulary; which one does not matter, because padding is masked."""
-    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(token for token in candidates if token is not None and token < rows)

@@ -105,7 +105,7 @@ def traits(checkpoint: Checkpoint) -> Traits:
         **_norms(architecture, model, calls=calls),
         positions=positions,
         rotary_base=_rotary_base(config) if "rotary" in str(positions) else None,
-        rotary_dimensions=_rotary_dimensions(model),
+        rotary_dimensions=_alike(2 * len(part) for name, part in model.named_buffers() if name.endswith("inv_freq")),
         biases=_biases(architecture),
         tied_head=tied,
         initializer_range=_number(config, "initializer_range", "init_std"),
@@ -264,10 +264,6 @@ def _base(parameters: Mapping[str, Any]) -> str | None:
     if not isinstance(base, int | float):
         return None
     return f"{base:,.10g}" + ("" if kind == "default" else f" ({kind})")
-
-
-def _rotary_dimensions(model: PreTrainedModel) -> Trait:
-    return _alike(2 * len(buffer) for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
 
 
 def _biases(architecture: Architecture) -> str:

@@ -273,6 +273,8 @@ def front_matter(content: Mapping[str, Any], facts: HubFacts) -> str:
 
     languages, _ = hub_languages(language["code"] for language in content["languages"])
     licence: dict[str, Any] = {key: printable(value) for key, value in facts.license.items()}
+    bits = facts.widths.bits
+    precision = [f"{bits[0]}-bit"] if len(bits) == 1 else ["mixed-precision"] if bits else []
     data = ModelCardData(
         base_model=facts.base_model,
         base_model_relation=None if facts.base_model is None else "quantized",
@@ -280,7 +282,7 @@ def front_matter(content: Mapping[str, Any], facts: HubFacts) -> str:
         **licence,
         library_name="transformers",
         pipeline_tag=PIPELINES.get(content["provenance"]["evaluation"]["task"]),
-        tags=_tags(facts),
+        tags=list(filter(None, (facts.widths.method, "fairbits", *precision, facts.widths.scheme))),
         model_name=facts.repository.rpartition("/")[2],
         eval_results=list(_results(content)),
     )
@@ -303,12 +305,6 @@ def recipe(content: Mapping[str, Any]) -> str:
         "command": shlex.join(map(str, quantize_command(content))),
     }
     return f"{RECIPE_HEAD}\n{yaml_dump(data, sort_keys=False)}"
-
-
-def _tags(facts: HubFacts) -> list[str]:
-    bits, method, scheme = facts.widths.bits, facts.widths.method, facts.widths.scheme
-    precision = [f"{bits[0]}-bit"] if len(bits) == 1 else ["mixed-precision"] if bits else []
-    return list(filter(None, (method, "fairbits", *precision, scheme)))
 
 
 def _results(content: Mapping[str, Any]) -> Iterator[Any]:

@@ -56,7 +56,8 @@ def best_language(replicates: Replicates, confidence: float = 0.95) -> tuple[str
 
     This is `worst_language` of the negated damages: min θ = −max(−θ).
     """
-    lang, mirrored = worst_language(_negated(replicates), confidence)
+    negated = replace(replicates, value=-replicates.value, deviation=-replicates.deviation)
+    lang, mirrored = worst_language(negated, confidence)
     return lang, mirrored.transform(lambda x: -x)
 
 
@@ -207,10 +208,6 @@ def _range_limits(replicates: Replicates, confidence: float) -> tuple[float, flo
         errors.append(error)
     low = float((np.concatenate(differences) - reach(order_quantile(largest, level), np.concatenate(errors))).max())
     return low, high
-
-
-def _negated(replicates: Replicates) -> Replicates:
-    return replace(replicates, value=-replicates.value, deviation=-replicates.deviation)
 
 
 def _diagonal_contrasts(replicates: Replicates) -> tuple[Floats, Floats]:

@@ -23,7 +23,7 @@ from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.embedded import embedded_languages, training_shares
+from fairbits.models.embedded import LANGUAGES, PREFIX, embedded_languages, parse_embedded
 from fairbits.models.scales.scheme import Clip, Group, Scheme, within_rows
 from fairbits.models.weight_moments import ModelMoments, weight_moments
 from fairbits.quantization.execute import execute_plan
@@ -41,6 +41,13 @@ OUTLIER_KAPPA = 125.0, 148.0
 """The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
 Blocks = tuple[int, ...]
 """A set of blocks, sorted."""
+TRAINING_TOKENS = {
+    "tiny": (
+        *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
+        *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485, 2_099_754),
+    )
+}
+"""The training tokens of the languages of embedded models, from `training/history.json`."""
 
 
 @dataclass(frozen=True)
@@ -325,3 +332,12 @@ def damage_cells(frame: LanguageFrame) -> tuple[str, str, str, str]:
     """Returns cells of a table: the worst language, its damage, the mean damage and the gap."""
     code, worst = frame.worst()
     return code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap())
+
+
+def training_shares(target: str) -> dict[str, float] | None:
+    """Returns the share of each language in the training text of an embedded model; None for other models."""
+    if not target.startswith(PREFIX):
+        return None
+    name, _ = parse_embedded(target)
+    total = sum(TRAINING_TOKENS[name])
+    return {code: count / total for code, count in zip(LANGUAGES[name], TRAINING_TOKENS[name], strict=True)}

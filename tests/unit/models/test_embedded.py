@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BloomForCausalLM
 from fairbits.core.errors import InputError
 from fairbits.core.files import cache_directory
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.embedded import ASSETS, LANGUAGES, TRAINING_TOKENS, embedded_languages, training_shares
+from fairbits.models.embedded import ASSETS, LANGUAGES, embedded_languages
 from fairbits.models.weight_moments import weight_moments
 from fairbits.text.detect import Detector
 from fairbits.text.included_texts import udhr
@@ -152,15 +152,6 @@ def test_the_languages_are_those_of_the_card(name) -> None:
 
 def test_every_embedded_model_has_languages() -> None:
     assert {path.parent.name for path in ASSETS.glob("*/config.json")} == LANGUAGES.keys()
-
-
-def test_the_training_tokens_are_those_of_the_training() -> None:
-    history = Path(__file__).parents[3] / "training" / "history.json"
-    counted = json.loads(history.read_text(encoding="utf-8"))["tokens"]
-    names = {find_languages([name])[0].code: count for name, count in counted.items()}
-    assert names == dict(zip(LANGUAGES["tiny"], TRAINING_TOKENS["tiny"], strict=True))
-    assert sum(training_shares("embedded:tiny?outliers=3:9").values()) == pytest.approx(1)
-    assert training_shares("./model") is None
 
 
 def test_other_models_have_none() -> None:

@@ -136,16 +136,12 @@ def _attention(heads: Sequence[tuple[Site, Role]], out: Site) -> list[Reading]:
     by_role = {role: site for site, role in heads}
     first = by_role.get("q") or by_role.get("qkv")
     usual = len(heads) == len(by_role) and set(by_role) in ({"qkv"}, {"q", "k", "v"})
-    if not usual or first is None or not _returns(first, out):
+    if not usual or first is None or out.n_out != first.n_in:  # it must return to the stream
+        return []
+    if not (out.n_in < first.n_out if "qkv" in by_role else out.n_in == first.n_out):  # through q of all heads
         return []
     unit = "cross_attention" if len({site.input_id for site, _ in heads}) > 1 else "attention"
     return [*(Reading(site, role, unit) for site, role in heads), Reading(out, "attention_out", unit)]
-
-
-def _returns(first: Site, out: Site) -> bool:
-    """Returns whether the sizes fit an attention: from and back to the stream, through q of all heads."""
-    through = out.n_in < first.n_out if _projection(first.path) == "qkv" else out.n_in == first.n_out
-    return through and out.n_out == first.n_in
 
 
 def _feed_forwards(rest: Sequence[Site], *, activated: frozenset[Key]) -> list[Reading]:

@@ -169,7 +169,7 @@ def distill(
     state = None if saved is None else load_state(saved, codes, optimizer, languages=distillation.count)
     if state is None:
         state = LearningState.initial(distillation.damage(), learning.objective)
-    evaluated, skipped = evaluation_steps(steps), 0
+    evaluated, skipped = {round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS)}, 0
     for batch in islice(distillation.batches(), state.step, None):
         optimizer.begin_step(schedule(state.step, steps))
         with optimizer.update_in_backward() if distillation.single_backward else nullcontext():
@@ -187,11 +187,6 @@ def distill(
                 save_state(saved, state, optimizer)
         distillation.report(state)
     return state
-
-
-def evaluation_steps(steps: int) -> frozenset[int]:
-    """Returns the steps after which the codes are evaluated."""
-    return frozenset(round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS))
 
 
 def schedule(step: int, steps: int) -> float:

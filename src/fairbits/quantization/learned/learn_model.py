@@ -40,11 +40,6 @@ MODEL_RATE = 10.0
 """Learning rate for the whole model, as a share of a block's, times √steps: noise moves weights by that root."""
 
 
-def model_rate(learning: Learning) -> float:
-    """Returns the peak learning rate for the whole model; never more than for a block."""
-    return min(MODEL_RATE / math.sqrt(max(learning.model_steps, 1)), 1.0) * learning.rate
-
-
 @dataclass(frozen=True, eq=False)
 class TeacherBatch:
     """Windows as one batch, and where its positions that predict a token are in it."""
@@ -201,7 +196,7 @@ def distill_model(
             ModelDistillation(teacher, split, learning, seed, progress),
             learning=learning,
             steps=learning.model_steps,
-            rate=model_rate(learning),
+            rate=min(MODEL_RATE / math.sqrt(max(learning.model_steps, 1)), 1.0) * learning.rate,
             seed=seed,
             saved=saved,
         )

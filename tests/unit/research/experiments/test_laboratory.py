@@ -1,14 +1,26 @@
 """The laboratory: damage paired by document, weights put back bit for bit, variants that compute the same."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from fairbits.core.errors import InputError
 from fairbits.models.device import resolve_device
+from fairbits.models.embedded import LANGUAGES
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, Setting, language_values
+from fairbits.text.catalog import find_languages
+from fairbits_research.experiments.laboratory import (
+    TRAINING_TOKENS,
+    Laboratory,
+    ModelLab,
+    Setting,
+    language_values,
+    training_shares,
+)
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
 
@@ -77,3 +89,12 @@ def test_a_device_is_checked_where_a_setting_is_made() -> None:
     with pytest.raises(InputError, match="device is 'tpu'"):
         Setting(device="tpu")
     assert Setting().device == resolve_device("auto")
+
+
+def test_the_training_tokens_are_those_of_the_training() -> None:
+    history = Path(__file__).parents[4] / "training" / "history.json"
+    counted = json.loads(history.read_text(encoding="utf-8"))["tokens"]
+    names = {find_languages([name])[0].code: count for name, count in counted.items()}
+    assert names == dict(zip(LANGUAGES["tiny"], TRAINING_TOKENS["tiny"], strict=True))
+    assert sum(training_shares("embedded:tiny?outliers=3:9").values()) == pytest.approx(1)
+    assert training_shares("./model") is None

@@ -1,12 +1,12 @@
 """The reference models of benchmarks/imatrix.py."""
 
-import imatrix_models
+import imatrix
 from fairbits.models.checkpoint import Checkpoint
 
 
 def test_a_bloom_in_gguf_is_the_same_model(two_block_embedded, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    imatrix_models.write_bloom(two_block_embedded, tmp_path / "tiny.gguf")
+    imatrix.write_bloom(two_block_embedded, tmp_path / "tiny.gguf")
     found = Checkpoint(tmp_path / "tiny.gguf")
     assert found.tensors.keys() == two_block_embedded.tensors.keys()
     for name in found.tensors:
