@@ -65,7 +65,7 @@ class Judge:
             checkpoint, self.corpus, request=TextRequest("evaluation", tokens=options.tokens, seed=options.seed)
         )
         self._seed, self._device = options.seed, options.device
-        self._said = {
+        self._references = {
             code: keep.enter_context(
                 ReferenceModel.on_text(checkpoint, language_windows(self.text, code), device=options.device)
             )
@@ -78,8 +78,8 @@ class Judge:
         switch.to(BASE if overlay is None else overlay.name)
         sums = np.zeros((4, len(self.text.lang)))
         for code in cluster:
-            found = self._said[code].compare(overlay_base.model, device=self._device)
-            sums += found.predicted, found.nll_reference, found.nll_quantized, found.kl
+            document_sums = self._references[code].compare(overlay_base.model, device=self._device)
+            sums += document_sums.predicted, document_sums.nll_reference, document_sums.nll_quantized, document_sums.kl
         switch.to(BASE)
         return sums
 
@@ -91,7 +91,7 @@ class Judge:
     def served(self, overlay_base: OverlayBase, overlays: Mapping[Cluster, Overlay | None]) -> Damage:
         """Returns the damage of every language under the overlay of its cluster."""
         return self.damage(
-            np.sum([self.asked(overlay_base, own, cluster) for cluster, own in overlays.items()], axis=0)
+            np.sum([self.asked(overlay_base, overlay, cluster) for cluster, overlay in overlays.items()], axis=0)
         )
 
     def _frame(self, before: Floats, after: Floats, tokens: Floats) -> LanguageFrame:
@@ -116,20 +116,20 @@ class Table:
         print(f"\n### {title}: bits per byte\n\n{columns}\n|---|---|---|---|---|---|---|---|---|")
         self.add("base", base, [])
 
-    def add(self, name: str, found: Damage, overlays: list[Overlay]) -> None:
+    def add(self, name: str, damage: Damage, overlays: list[Overlay]) -> None:
         """Prints a row, and keeps its difference to the base."""
-        extra = sum(each.size_bytes for each in overlays)
+        extra = sum(overlay.size_bytes for overlay in overlays)
         numbers = " | ".join(
             f"{shown(frame.worst()[1])} {frame.worst()[0]} | {shown(frame.mean())} | {shown(frame.gap())}"
-            for frame in (found.added, found.kl)
+            for frame in (damage.added, damage.kl)
         )
         print(f"| {name} | {numbers} | {len(overlays)} | {extra:,} ({extra / self._size:.1%}) |", flush=True)
-        if found is not self.base:
-            self.compare(f"{name} minus base", found, self.base)
+        if damage is not self.base:
+            self.compare(f"{name} minus base", damage, self.base)
 
-    def compare(self, name: str, found: Damage, other: Damage) -> None:
+    def compare(self, name: str, damage: Damage, other: Damage) -> None:
         """Keeps a paired difference."""
-        for rows, mine, base in zip(self.differences.values(), found.frames, other.frames, strict=True):
+        for rows, mine, base in zip(self.differences.values(), damage.frames, other.frames, strict=True):
             rows.append(difference_row(name, mine, base))
 
     def close(self) -> None:
@@ -154,8 +154,8 @@ def report(checkpoint: Checkpoint, base: Checkpoint, judge: Judge, *, bits: int,
         table = Table(title, judge.served(overlay_base, dict.fromkeys(alone)), overlay_base.size_bytes)
 
         def all_rows(name: str, form: str) -> None:
-            own = {each: builder.overlay(each[0], each, builder.candidates(each, form), None) for each in alone}
-            table.add(name, judge.served(overlay_base, own), list(own.values()))
+            overlays = {solo: builder.overlay(solo[0], solo, builder.candidates(solo, form), None) for solo in alone}
+            table.add(name, judge.served(overlay_base, overlays), list(overlays.values()))
 
         all_rows("scale switching, own steps of every language", "steps")
         _clustered(builder, table, judge, options)
@@ -171,16 +171,16 @@ def _clustered(builder: OverlayBuilder, table: Table, judge: Judge, options: arg
     if count is None:
         _, _, record = overlays_for(builder, budget=MIDDLE, count=None, form="residual")
         count, tried = record["clusters"], record["tried"].items()
-        summary = "; ".join(f"{k}: worst {each['worst']:.4f}, mean {each['mean']:.4f}" for k, each in tried)
+        summary = "; ".join(f"{k}: worst {kl['worst']:.4f}, mean {kl['mean']:.4f}" for k, kl in tried)
         table.notes.append(f"KL on the text kept apart, bits per byte, by number of clusters: {summary}")
     groups = clusters(builder.patterns(), count)
-    found: dict[Cluster, list[Candidate]] = {each: builder.candidates(each, "residual") for each in groups}
-    whole = found.get(languages) or builder.candidates(languages, "residual")
+    candidates: dict[Cluster, list[Candidate]] = {group: builder.candidates(group, "residual") for group in groups}
+    whole = candidates.get(languages) or builder.candidates(languages, "residual")
     middle, damages = None, {}
     for budget in options.budgets:
-        own = {each: builder.overlay(each[0], each, found[each], budget) for each in groups}
-        damages[budget] = judge.served(overlay_base, own)
-        table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(own.values()))
+        overlays = {group: builder.overlay(group[0], group, candidates[group], budget) for group in groups}
+        damages[budget] = judge.served(overlay_base, overlays)
+        table.add(f"overlays of {budget:.0%}, {count} clusters", damages[budget], list(overlays.values()))
         if budget == MIDDLE:
             middle = damages[budget]
     for budget in sorted({*options.budgets, min(MIDDLE * count, 1.0)}):
@@ -191,12 +191,12 @@ def _clustered(builder: OverlayBuilder, table: Table, judge: Judge, options: arg
             table.compare(f"overlays of {budget:.0%} minus one for all of {budget:.0%}", damages[budget], same)
         elif middle is not None:
             table.compare(f"overlays of {MIDDLE:.0%} minus one for all of their bytes", middle, same)
-    table.notes.append("Clusters: " + "; ".join(", ".join(each) for each in groups))
+    table.notes.append("Clusters: " + "; ".join(", ".join(group) for group in groups))
 
 
 def difference_row(name: str, mine: LanguageFrame, base: LanguageFrame) -> str:
     """Returns the line of a paired difference."""
-    signs = np.sign([each.value for each in mine.contrast(base).significant().values()])
+    signs = np.sign([difference.value for difference in mine.contrast(base).significant().values()])
     gap = LanguageGap.of(mine).minus(LanguageGap.of(base))
     numbers = (mine.worst_minus(base), mine.minus(base).mean(), gap)
     return f"| {name} | {' | '.join(map(shown, numbers))} | {int((signs < 0).sum())} | {int((signs > 0).sum())} |"
@@ -237,8 +237,8 @@ def main() -> None:
         for bits in options.bits:
             place = Path(keep.enter_context(tempfile.TemporaryDirectory())) / "base"
             asked = {"tokens": options.calibration, "seed": options.seed, "device": options.device}
-            made = plan(checkpoint, policy="gptq", bits=bits, group="channel", text=judge.corpus, **asked)
-            quantize(checkpoint, made, out=place, text=judge.corpus, device=options.device)
+            gptq_plan = plan(checkpoint, policy="gptq", bits=bits, group="channel", text=judge.corpus, **asked)
+            quantize(checkpoint, gptq_plan, out=place, text=judge.corpus, device=options.device)
             report(checkpoint, Checkpoint(place), judge, bits=bits, options=options)
     print(f"\n{time.perf_counter() - start:,.0f} s")
 

@@ -53,11 +53,11 @@ class Warnings(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps one message."""
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def main() -> None:
         low_cpu_mem_usage=False,
     )
     if len(samples) > len(job.samples):
-        warnings.said.append(f"{len(samples) - len(job.samples)} of {len(job.samples)} samples were given twice")
+        warnings.messages.append(f"{len(samples) - len(job.samples)} of {len(job.samples)} samples were given twice")
     start = time.perf_counter()
     run.quantize()
     if torch.cuda.is_available():
@@ -103,7 +103,7 @@ def main() -> None:
         "versions": {name: version(name) for name in ("auto-round", "torch", "transformers")},
         "seconds": time.perf_counter() - start,
         "peak_gpu_bytes": torch.cuda.max_memory_allocated(),
-        "notes": list(dict.fromkeys(warnings.said)),
+        "notes": list(dict.fromkeys(warnings.messages)),
     }
     weights = {name: on_grid(model.get_submodule(name), job.bits) for name in job.modules}
     save_file({name: W.detach().float().contiguous() for name, W in weights.items()}, f"{out}/weights.safetensors")
@@ -125,12 +125,12 @@ def give_own_positions(model: torch.nn.Module) -> None:
 
 
 def own_positions(
-    rotary: torch.nn.Module, kind: str, _: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]
+    rotary: torch.nn.Module, kind: str, _: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of an attention layer with the position embeddings of its kind; text begins at 0."""
-    hidden = given[0] if given else named["hidden_states"]
+    hidden = positional[0] if positional else named["hidden_states"]
     positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
-    return given, named | {"position_embeddings": rotary(hidden, positions, kind)}
+    return positional, named | {"position_embeddings": rotary(hidden, positions, kind)}
 
 
 def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.Tensor]]:
@@ -140,8 +140,8 @@ def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.T
     that is not full it misplaces the position biases of BLOOM. What is filled up is masked, and left out of its loss.
     """
     length = max(map(len, samples))
-    ids = torch.tensor([each + [padding] * (length - len(each)) for each in samples])
-    mask = torch.tensor([[1] * len(each) + [0] * (length - len(each)) for each in samples])
+    ids = torch.tensor([sample + [padding] * (length - len(sample)) for sample in samples])
+    mask = torch.tensor([[1] * len(sample) + [0] * (length - len(sample)) for sample in samples])
     parts = zip(ids.split(AT_ONCE), mask.split(AT_ONCE), strict=True)
     return [{"input_ids": some, "attention_mask": real} for some, real in parts]
 
@@ -149,12 +149,12 @@ def batches(samples: list[list[int]], *, padding: int) -> list[dict[str, torch.T
 def on_grid(module: Any, bits: int) -> torch.Tensor:
     """Returns whole multiples of the scales in float32; raises unless these are the weights of the module."""
     scale, lowest = module.scale.detach().cpu().float()[:, :, None], -(2 ** (bits - 1))
-    found = module.weight.detach().cpu()
-    multiples = found.float().unflatten(1, (scale.shape[1], -1)) / scale
+    weight = module.weight.detach().cpu()
+    multiples = weight.float().unflatten(1, (scale.shape[1], -1)) / scale
     codes = multiples.round().clamp(lowest, -lowest - 1)
-    exact = found.dtype == torch.float32
+    exact = weight.dtype == torch.float32
     torch.testing.assert_close(multiples, codes, **({} if exact else {"rtol": 0.0, "atol": OFF_GRID}))
-    return found if exact else (codes * scale).flatten(1)
+    return weight if exact else (codes * scale).flatten(1)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class Store:
         """Writes the scores of all texts; the facts come last and mark them as complete."""
         place.mkdir(parents=True, exist_ok=True)
         (place / FACTS).unlink(missing_ok=True)
-        for text, each in scores.items():
-            each.save(place / f"{text}.json")
+        for text, text_scores in scores.items():
+            text_scores.save(place / f"{text}.json")
         (place / FACTS).write_text(json.dumps(facts, ensure_ascii=False))
 
     def facts(self, place: Path) -> dict[str, Any] | None:
@@ -83,8 +83,8 @@ class Bench:
 
     def close(self) -> None:
         """Removes temporary files."""
-        for each in self.answers.values():
-            each.reference.close()
+        for reference in self.answers.values():
+            reference.close()
 
     def run(self, plan: Plan, name: str, *, saved: Path | None = None) -> tuple[dict[str, Scores], dict[str, Any]]:
         """Returns the scores of a plan on every text, and facts about it; afterwards the model is as before.
@@ -118,7 +118,7 @@ class Bench:
         with self.swapped as swapped:
             swapped.replace(layers)
             scores = {
-                name: each.scores(swapped.model, identity, notes=self.checkpoint.notes, device=self.device)
-                for name, each in self.answers.items()
+                name: reference.scores(swapped.model, identity, notes=self.checkpoint.notes, device=self.device)
+                for name, reference in self.answers.items()
             }
         return scores, time.perf_counter() - start

@@ -38,14 +38,14 @@ def seconds(function: Callable[[], object], *, times: int) -> float:
 
 
 def count_differences(
-    found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray], energy: np.ndarray
+    actual: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray], energy: np.ndarray
 ) -> tuple[int, int]:
     """Returns how many groups have another step, and how many of these another error; the others are ties.
 
     Both arguments are (steps, errors), and `energy` is Σhw²: an error below 1e-24 of it is 0.
     """
-    differ = ~np.isclose(found[0], expected[0], rtol=1e-10, atol=0)
-    apart = np.abs(found[1] - expected[1]) > 1e-9 * np.abs(expected[1]) + 1e-24 * energy
+    differ = ~np.isclose(actual[0], expected[0], rtol=1e-10, atol=0)
+    apart = np.abs(actual[1] - expected[1]) > 1e-9 * np.abs(expected[1]) + 1e-24 * energy
     return int(differ.sum()), int((differ & apart).sum())
 
 
@@ -66,15 +66,15 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, {os.cpu_count()} CPU cores; {total / 1e9:.2f} B weights, {chosen.group=}")
     one_pass = seconds(lambda: W.sum(dtype=torch.float32), times=times)
     print(f"one pass over the weights: {one_pass:.4f} s ({2 * total / one_pass / 1e12:.2f} TB/s)")
-    blocks, own = W.reshape(rows, -1, chosen.group), h.reshape(-1, chosen.group)
+    blocks, group_importance = W.reshape(rows, -1, chosen.group), h.reshape(-1, chosen.group)
     for bits in chosen.bits:
         grid = Grid(bits, "twos")
-        for name, weight in (("weighted", own), ("unweighted", None)):
+        for name, weight in (("weighted", group_importance), ("unweighted", None)):
             taken = seconds(lambda weight=weight, grid=grid: device_steps(blocks, weight, grid=grid), times=times)
             goal = f"  (goal {GOAL} s)" if bits == 4 and weight is not None else ""
             print(f"W{bits} exact clip, {name:10}: {taken:7.3f} s, {taken / one_pass:6.1f} passes{goal}")
         part = W[: 2**22 // COLUMNS * 4]
-        steps, errors = device_steps(part.reshape(len(part), -1, chosen.group), own, grid=grid)
+        steps, errors = device_steps(part.reshape(len(part), -1, chosen.group), group_importance, grid=grid)
         small, importance = part.float().cpu().numpy(), h.cpu().numpy()
         clip_blocks(small[:64], grid, group=chosen.group, importance=importance)
         start = time.perf_counter()

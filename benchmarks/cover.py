@@ -63,17 +63,17 @@ def measure_moments(trial: Trial, options: argparse.Namespace, path: Path) -> No
     """Writes the distances of languages and their predicted damage, as an audit of the calibration text has them."""
     scheme = Scheme(trial.setting.bits, trial.setting.group, "absmax")
     request = TextRequest("calibration", options.audit_tokens, 512)
-    given = {"request": request, "schemes": (scheme,), "device": trial.device}
-    found = collect_statistics(trial.bench.checkpoint, trial.corpus, **given)
-    own = [found.lang == code for code in found.languages]
-    nats = found.damage[scheme]["kronecker"].sum(axis=1)
-    inputs = [point.name for point in found.points if point.kind == "input"]
+    settings = {"request": request, "schemes": (scheme,), "device": trial.device}
+    statistics = collect_statistics(trial.bench.checkpoint, trial.corpus, **settings)
+    language_rows = [statistics.lang == code for code in statistics.languages]
+    nats = statistics.damage[scheme]["kronecker"].sum(axis=1)
+    inputs = [point.name for point in statistics.points if point.kind == "input"]
     np.savez(
         path,
-        languages=np.array(found.languages),
-        distances=moment_distances([found.channels[name] for name in inputs]),
-        damage=np.array([nats[rows].sum() / found.predicted[rows].sum() for rows in own]),
-        **{name: found.channels[name].astype(np.float32) for name in inputs},
+        languages=np.array(statistics.languages),
+        distances=moment_distances([statistics.channels[name] for name in inputs]),
+        damage=np.array([nats[rows].sum() / statistics.predicted[rows].sum() for rows in language_rows]),
+        **{name: statistics.channels[name].astype(np.float32) for name in inputs},
     )
 
 
@@ -84,9 +84,9 @@ def run(options: argparse.Namespace) -> None:
     name = options.model.replace(":", "-") + "_" + options.setting.replace(":", "-")
     files = {size: options.out / f"{name}_{size}.json" for size in options.sizes}
     done = [Results.load(file) for file in files.values() if file.exists()]
-    known = done[0].known if done else known_languages(options.model)
-    report(f"{options.model}: {len(known)} languages; {time.perf_counter() - start:.0f} s")
-    languages = list(known)
+    trained_on = done[0].known if done else known_languages(options.model)
+    report(f"{options.model}: {len(trained_on)} languages; {time.perf_counter() - start:.0f} s")
+    languages = list(trained_on)
     trial = Trial(
         options.model,
         options.setting,
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
         measure_moments(trial, options, moments)
     report(f"{options.model}: reference and moments; {time.perf_counter() - start:.0f} s")
     for size, file in files.items():
-        results = Results.load(file) if file.exists() else Results(options.model, options.setting, known)
+        results = Results.load(file) if file.exists() else Results(options.model, options.setting, trained_on)
         for label, chosen in sets_of(languages, size, options, moments):
             if label in results.sets or time.perf_counter() - start > options.budget:
                 continue

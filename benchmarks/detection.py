@@ -39,8 +39,8 @@ Told = dict[int | None, dict[str, list[tuple[bool, float]]]]
 
 def sentences(language: Language, documents: tuple[str, ...]) -> list[list[str]]:
     """Returns the sentences of some documents, each as its words."""
-    found = (words(language, part) for document in documents for part in SENTENCE.split(document) if part)
-    return [sentence for sentence in found if len(sentence) >= LEAST]
+    word_lists = (words(language, part) for document in documents for part in SENTENCE.split(document) if part)
+    return [sentence for sentence in word_lists if len(sentence) >= LEAST]
 
 
 def words(language: Language, sentence: str) -> list[str]:
@@ -61,8 +61,8 @@ def told(texts_of: Iterable[str], among: Iterable[str]) -> Told:
         for language in corpus.languages:
             texts = sentences(language, corpus.evaluation[language.code])
             cut = ["".join(s[:length]).strip() for s in texts if length is None or len(s) >= length]
-            found = [detector.detect(text) for text in cut if any(map(str.isalpha, text))]
-            result[length][language.code] = [(each.language == language, each.confidence) for each in found]
+            guesses = [detector.detect(text) for text in cut if any(map(str.isalpha, text))]
+            result[length][language.code] = [(guess.language == language, guess.confidence) for guess in guesses]
     return result
 
 
@@ -97,7 +97,7 @@ def table_of_others(result: Told) -> str:
     lines = ["| text | n | acted on | confidence, median |", "|---|---|---|---|"]
     for length, by_language in result.items():
         sure = [confidence for texts in by_language.values() for _, confidence in texts]
-        share = statistics.mean(each >= CONFIDENCE for each in sure)
+        share = statistics.mean(confidence >= CONFIDENCE for confidence in sure)
         lines.append(f"| {label(length)} | {len(sure):,} | {share:.3f} | {statistics.median(sure):.3f} |")
     return "\n".join(lines)
 
@@ -121,9 +121,9 @@ def label(length: int | None) -> str:
 
 def both() -> list[str]:
     """Returns the languages with a declaration that py3langid knows, one for each of its labels."""
-    known = set(detectable_languages()) & set(udhr_languages())
+    detectable = set(detectable_languages()) & set(udhr_languages())
     doubles = {"zho_Hant", "srp_Latn", "uzn_Cyrl"}
-    return [language.code for language in catalog() if language in known and language.code not in doubles]
+    return [language.code for language in catalog() if language in detectable and language.code not in doubles]
 
 
 def others() -> list[str]:

@@ -133,20 +133,20 @@ def tables(out: Path) -> Iterator[str]:
     for name in sorted(place.name for place in out.iterdir() if place.is_dir()):
         for kind in TYPES:
             files = {arm: out / name / f"{kind}-{arm}.json" for arm in ARMS}
-            found = {arm: Measured(arm, (Scores.load(path),)) for arm, path in files.items() if path.exists()}
-            for arm, each in found.items():
-                yield f"| {name} | {kind} | {' | '.join(row(arm, each, found))} |"
+            measurements = {arm: Measured(arm, (Scores.load(path),)) for arm, path in files.items() if path.exists()}
+            for arm, measured in measurements.items():
+                yield f"| {name} | {kind} | {' | '.join(row(arm, measured, measurements))} |"
 
 
-def row(arm: str, each: Measured, found: dict[str, Measured]) -> list[str]:
+def row(arm: str, measured: Measured, measurements: dict[str, Measured]) -> list[str]:
     """Returns one row, from the name of the imatrix on."""
-    frame = each.frame("divergence", UNIT)
+    frame = measured.frame("divergence", UNIT)
     code, worst = frame.worst()
-    cells = [ARMS[arm], f"{each.size_bytes / 1e6:.1f}", f"{interval(worst)} {code[:3]}", interval(frame.mean())]
+    cells = [ARMS[arm], f"{measured.size_bytes / 1e6:.1f}", f"{interval(worst)} {code[:3]}", interval(frame.mean())]
     cells.append(number(frame.language(ENGLISH).value))
-    if arm == "mix" or "mix" not in found:
+    if arm == "mix" or "mix" not in measurements:
         return [*cells, "", "", ""]
-    mix = found["mix"].frame("divergence", UNIT)
+    mix = measurements["mix"].frame("divergence", UNIT)
     ratios = paired_ratios(mix, frame)
     lower, higher = contrast_counts(mix, frame)[2:]
     return [*cells, *(interval(ratio, 2) for ratio in ratios), f"{lower} / {higher}"]
@@ -154,7 +154,7 @@ def row(arm: str, each: Measured, found: dict[str, Measured]) -> list[str]:
 
 def interval(estimate: Estimate, decimals: int = 4) -> str:
     """Returns an estimate with its interval, as tables write it."""
-    low, high = (number(each, decimals) for each in (estimate.low, estimate.high))
+    low, high = (number(limit, decimals) for limit in (estimate.low, estimate.high))
     return f"{number(estimate.value, decimals)} [{low}, {high}]"
 
 
@@ -214,8 +214,8 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(dest="stage", required=True)
     running, writing = stages.add_parser("run"), stages.add_parser("tables")
-    for each in (running, writing):
-        each.add_argument("--out", type=Path, default=OUT, help="where the scores are")
+    for stage in (running, writing):
+        stage.add_argument("--out", type=Path, default=OUT, help="where the scores are")
     running.add_argument("--llama-quantize", default="llama-quantize", help="the program, if it is not on the PATH")
     running.add_argument("--models", nargs="+", default=["embedded:tiny"], help="full-precision BLOOMs")
     running.add_argument("--types", nargs="+", default=list(TYPES))

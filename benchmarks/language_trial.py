@@ -58,21 +58,21 @@ class Trial:
         About `tokens` of every language are read.
         """
         start = time.perf_counter()
-        given = {"bits": self.setting.bits, "group": self.setting.group, "device": self.device}
-        given |= {"tokens": tokens, "seed": facts.get("seed", 0)}
-        plan = make_plan(self.bench.checkpoint, policy="gptq", text=corpus, **given)
+        settings = {"bits": self.setting.bits, "group": self.setting.group, "device": self.device}
+        settings |= {"tokens": tokens, "seed": facts.get("seed", 0)}
+        plan = make_plan(self.bench.checkpoint, policy="gptq", text=corpus, **settings)
         self.bench.corpus = corpus
-        scores, found = self.bench.run(plan, name)
-        parts = {text: each.documents for text, each in scores.items()}
-        results.text = [text for text, each in parts.items() for _ in each.lang]
-        results.lang = [code for each in parts.values() for code in each.lang.tolist()]
-        results.document = [number for each in parts.values() for number in each.document.tolist()]
-        results.tokens = [count for each in parts.values() for count in each.tokens.tolist()]
+        scores, run_facts = self.bench.run(plan, name)
+        parts = {text: text_scores.documents for text, text_scores in scores.items()}
+        results.text = [text for text, documents in parts.items() for _ in documents.lang]
+        results.lang = [code for documents in parts.values() for code in documents.lang.tolist()]
+        results.document = [number for documents in parts.values() for number in documents.document.tolist()]
+        results.tokens = [count for documents in parts.values() for count in documents.tokens.tolist()]
         results.sets[name] = {
             **facts,
             "languages": list(plan.languages),
-            "calibration_tokens": sum(found["calibration_tokens"].values()),
-            "kl": [float(f"{value:.6g}") for each in parts.values() for value in each.kl],
+            "calibration_tokens": sum(run_facts["calibration_tokens"].values()),
+            "kl": [float(f"{value:.6g}") for documents in parts.values() for value in documents.kl],
             "seconds": round(time.perf_counter() - start, 2),
         }
 
@@ -83,8 +83,8 @@ class Trial:
 
 def path_of(model: str) -> str | Path:
     """Returns the file of a published model, or whatever else names a model."""
-    known = published.MODELS.get(model)
-    return model if known is None else known.path
+    published_model = published.MODELS.get(model)
+    return model if published_model is None else published_model.path
 
 
 def known_languages(model: str) -> dict[str, float]:

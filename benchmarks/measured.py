@@ -26,7 +26,7 @@ class Measured:
     @property
     def size_bytes(self) -> int:
         """The size of the quantized model; the largest over the seeds."""
-        return max(each.quantized.size_bytes for each in self.scores)
+        return max(seed_scores.quantized.size_bytes for seed_scores in self.scores)
 
     @property
     def damage(self) -> LanguageFrame:
@@ -42,7 +42,7 @@ class Measured:
         """Returns a measure of every document in a unit, the mean over seeds, in all or some languages."""
         key = measure, unit, None if languages is None else frozenset(languages)
         if key not in self._frames:
-            frames = [frame_of(each, measure, unit) for each in self.scores]
+            frames = [frame_of(seed_scores, measure, unit) for seed_scores in self.scores]
             values = np.mean([frame.values for frame in frames], axis=0)
             together = replace(frames[0], values=values)
             self._frames[key] = together if languages is None else only(together, languages)
@@ -90,13 +90,13 @@ def paired_ratios(mine: LanguageFrame, base: LanguageFrame) -> tuple[Estimate, E
     joint = mine.draw_jointly(base)
     if not joint.languages:
         plain = mine.worst()[1].value / base.worst()[1].value, mine.mean().value / base.mean().value
-        worst, mean = (Estimate.without_interval(each, len(set(mine.document)), mine.confidence) for each in plain)
+        worst, mean = (Estimate.without_interval(ratio, len(set(mine.document)), mine.confidence) for ratio in plain)
         return worst, mean
     size = len(joint.languages) // 2
     means = [float(joint.value[half].mean()) for half in (slice(size), slice(size, None))]
     shares = np.repeat([1 / means[0], -1 / means[1]], size) / size
     centre = float(np.log(means[0] / means[1]))
-    limits = (float(np.exp(centre + each)) for each in combination(joint, shares, mine.confidence)[1:])
+    limits = (float(np.exp(centre + deviation)) for deviation in combination(joint, shares, mine.confidence)[1:])
     mean = estimate_within(means[0] / means[1], *limits, n=joint.clusters, confidence=mine.confidence)
     return worst_difference(joint.logarithm(), mine.confidence).transform(np.exp), mean
 

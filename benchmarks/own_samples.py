@@ -68,11 +68,11 @@ def draw(trial: Trial, prompts: Sequence[str], *, seed: int, top_p: float) -> li
     ids = [start + tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts]
     longest = max(map(len, ids))
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    rows = torch.tensor([[fill] * (longest - len(each)) + each for each in ids], device=trial.device)
-    mask = torch.tensor([[0] * (longest - len(each)) + [1] * len(each) for each in ids], device=trial.device)
+    rows = torch.tensor([[fill] * (longest - len(tokens)) + tokens for tokens in ids], device=trial.device)
+    mask = torch.tensor([[0] * (longest - len(tokens)) + [1] * len(tokens) for tokens in ids], device=trial.device)
     sampling = {"do_sample": True, "temperature": 1.0, "top_p": top_p, "top_k": 0}
     with fixed_seed(seed, trial.device):
-        found = model.generate(
+        generated = model.generate(
             rows,
             attention_mask=mask,
             max_new_tokens=SAMPLE,
@@ -80,7 +80,7 @@ def draw(trial: Trial, prompts: Sequence[str], *, seed: int, top_p: float) -> li
             pad_token_id=fill,
             **sampling,
         )
-    return tokenizer.batch_decode(found, skip_special_tokens=True)
+    return tokenizer.batch_decode(generated, skip_special_tokens=True)
 
 
 def sampled(trial: Trial, kind: str, *, tokens: int, seed: int, top_p: float) -> Corpus:
@@ -90,18 +90,18 @@ def sampled(trial: Trial, kind: str, *, tokens: int, seed: int, top_p: float) ->
         language.code: prompts_of(kind, language, trial.corpus.calibration[language.code], number)
         for language in trial.corpus.languages
     }
-    texts = draw(trial, [each for own in asked.values() for each in own], seed=seed, top_p=top_p)
+    texts = draw(trial, [prompt for prompts in asked.values() for prompt in prompts], seed=seed, top_p=top_p)
     parts: Mapping[str, list[str]] = {code: texts[i * number : (i + 1) * number] for i, code in enumerate(asked)}
-    found = {code: [text for text in own if text.strip()] for code, own in parts.items()}
-    return Corpus(f"samples, {kind}", found, {})
+    documents = {code: [text for text in samples if text.strip()] for code, samples in parts.items()}
+    return Corpus(f"samples, {kind}", documents, {})
 
 
 def run(options: argparse.Namespace) -> None:
     """Measures what is not there yet."""
     start = time.perf_counter()
     options.device = resolve_device(options.device)
-    known = {} if options.languages else known_languages(options.model)
-    names = options.languages.split(",") if options.languages else list(known)
+    trained_on = {} if options.languages else known_languages(options.model)
+    names = options.languages.split(",") if options.languages else list(trained_on)
     languages = [resolve_language(name).language.code for name in names]
     with_help = set(languages) <= {language.code for language in help_languages()}
     evaluation = {"declaration": udhr(languages)} | ({"help": help_text(languages)} if with_help else {})
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
         tokens=options.evaluation_tokens,
         device=options.device,
     )
-    results = Results.load(options.out) if options.out.exists() else Results(options.model, options.setting, known)
+    results = Results.load(options.out) if options.out.exists() else Results(options.model, options.setting, trained_on)
     print(f"{options.model}: {len(languages)} languages, {time.perf_counter() - start:.0f} s", flush=True)
     for seed in options.seeds:
         for kind in (*evaluation, *options.kinds):
@@ -127,8 +127,8 @@ def run(options: argparse.Namespace) -> None:
                 trial.run(results, label, corpus, seed=seed)
                 results.facts[label] = {code: texts[0][:200] for code, texts in corpus.calibration.items()}
             results.save(options.out)
-            own = results.sets[label]
-            print(f"{label}: {own['calibration_tokens']:,} tokens, {own['seconds']:.0f} s", flush=True)
+            entry = results.sets[label]
+            print(f"{label}: {entry['calibration_tokens']:,} tokens, {entry['seconds']:.0f} s", flush=True)
     trial.close()
 
 
@@ -150,18 +150,18 @@ def text_lines(results: Results, text: str) -> list[str]:
         "| calibrated on | seeds | tokens | KL worst | ratio | KL mean | ratio | difference | lower | higher |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for kind, own in frames.items():
-        tokens = np.mean([each["calibration_tokens"] for name, each in results.sets.items() if name.startswith(kind)])
-        worst, before = own.worst(), base.worst()
-        difference = own.contrast(base)
+    for kind, mine in frames.items():
+        tokens = np.mean([entry["calibration_tokens"] for name, entry in results.sets.items() if name.startswith(kind)])
+        worst, before = mine.worst(), base.worst()
+        difference = mine.contrast(base)
         mean = LanguageFrame(
-            own.lang, own.document, values=own.values - base.values, weights=own.weights, unit=own.unit
+            mine.lang, mine.document, values=mine.values - base.values, weights=mine.weights, unit=mine.unit
         ).mean()
-        sure = [each.value for each in difference.significant().values()]
+        sure = [estimate.value for estimate in difference.significant().values()]
         rows.append(
             f"| {kind} | {seeds[kind]} | {tokens:,.0f} | {shown(worst[1])} {worst[0][:3]} | "
-            f"{number(worst[1].value / before[1].value, 2)} | {number(own.mean().value)} | "
-            f"{number(own.mean().value / base.mean().value, 2)} | {shown(mean)} | "
+            f"{number(worst[1].value / before[1].value, 2)} | {number(mine.mean().value)} | "
+            f"{number(mine.mean().value / base.mean().value, 2)} | {shown(mean)} | "
             f"{sum(value < 0 for value in sure)} | {sum(value > 0 for value in sure)} |"
         )
     return [*rows, ""]
@@ -170,7 +170,7 @@ def text_lines(results: Results, text: str) -> list[str]:
 def frame(results: Results, text: str, kind: str) -> LanguageFrame:
     """Returns the KL of every document, the mean over seeds, in nats per token."""
     rows = np.array(results.text) == text
-    runs = [np.array(each["kl"]) for name, each in results.sets.items() if name.rsplit(" ", 1)[0] == kind]
+    runs = [np.array(entry["kl"]) for name, entry in results.sets.items() if name.rsplit(" ", 1)[0] == kind]
     return LanguageFrame(
         np.array(results.lang)[rows],
         np.array(results.document)[rows],

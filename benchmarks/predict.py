@@ -40,18 +40,18 @@ def measured_scores(checkpoint: Checkpoint, corpus: Corpus, setting: Setting, op
     """Returns the scores of rounding to nearest, measured now."""
     request = TextRequest("evaluation", options.evaluation_tokens, options.sequence)
     with PlanTrial.of(checkpoint, corpus, request=request, device=options.device) as trial:
-        made = plan(checkpoint, policy="rtn", bits=setting.bits, group=setting.group, device=options.device)
-        return trial.run(made, name="rtn").scores
+        rtn_plan = plan(checkpoint, policy="rtn", bits=setting.bits, group=setting.group, device=options.device)
+        return trial.run(rtn_plan, name="rtn").scores
 
 
-def rows(found: Audit, scores: Scores) -> Iterator[tuple[str, ...]]:
+def rows(audited: Audit, scores: Scores) -> Iterator[tuple[str, ...]]:
     """Yields the numbers of the languages that the audit trusts, and of the others."""
-    kl = {code: each.value for code, each in frame_of(scores, "divergence", "nats_per_token").by_language().items()}
-    predicted = {code: each.value for code, each in found.predicted.estimates().items()}
-    common = [code for code in found.languages if code in kl]
+    kl = {code: score.value for code, score in frame_of(scores, "divergence", "nats_per_token").by_language().items()}
+    predicted = {code: estimate.value for code, estimate in audited.predicted.estimates().items()}
+    common = [code for code in audited.languages if code in kl]
     for name, codes in (
-        ("known", [code for code in common if code in found.trusted]),
-        ("unknown", [code for code in common if code not in found.trusted]),
+        ("known", [code for code in common if code in audited.trusted]),
+        ("unknown", [code for code in common if code not in audited.trusted]),
     ):
         if codes:
             yield (f"{len(codes)} {name}", *_numbers([predicted[code] for code in codes], [kl[code] for code in codes]))
@@ -83,21 +83,21 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     options.device = resolve_device(options.device)
-    known = published.MODELS.get(options.model)
-    checkpoint = Checkpoint(options.model if known is None else known.path)
+    published_model = published.MODELS.get(options.model)
+    checkpoint = Checkpoint(options.model if published_model is None else published_model.path)
     print("| " + " | ".join(HEADS) + " |\n" + "|---" * len(HEADS) + "|", flush=True)
     for text in options.text:
         corpus = open_text(text, embedded_languages(checkpoint.target) or LANGUAGES)
         for word in options.settings:
             setting = Setting.of(word)
             scheme = Scheme(setting.bits, within_rows(setting.group))
-            found = audit(checkpoint, text=corpus, tokens=options.tokens, sequence=options.sequence, scheme=scheme)
+            audited = audit(checkpoint, text=corpus, tokens=options.tokens, sequence=options.sequence, scheme=scheme)
             if options.scores is None:
                 scores = measured_scores(checkpoint, corpus, setting, options)
             else:
                 place = options.scores / options.model / word.replace(":", "_") / "rtn/0"
                 scores = Scores.load(place / f"{Path(text).name}.json")
-            for row in rows(found, scores):
+            for row in rows(audited, scores):
                 print("| " + " | ".join((options.model, Path(text).name, str(setting), *row)) + " |", flush=True)
 
 

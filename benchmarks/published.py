@@ -86,10 +86,10 @@ def fetch(model: Published) -> Path:
 
 def _check(path: Path, model: Published) -> None:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
         raise ValueError(
-            f"{path} has the SHA-256 {found}, {model.title} has {model.sha256}; delete the file and fetch it again"
+            f"{path} has the SHA-256 {digest}, {model.title} has {model.sha256}; delete the file and fetch it again"
         )
 
 

@@ -44,11 +44,11 @@ def items_of(options: argparse.Namespace) -> list[Item]:
     First all seeds of the first setting, then the first seed of the other settings.
     """
     first = options.settings[0]
-    found = [
+    items = [
         Item(model, setting, policy, seed)
         for seed, setting, model, policy in product(options.seeds, options.settings, options.models, options.policies)
     ]
-    wanted = (item for item in found if item.seed == options.seeds[0] or item.has_seeds)
+    wanted = (item for item in items if item.seed == options.seeds[0] or item.has_seeds)
     return sorted(wanted, key=lambda item: item.setting != first)
 
 
@@ -85,7 +85,7 @@ def needs_of(items: Sequence[Item], device: str, pool: TaskPool) -> dict[str, Re
     if pool.cluster is None:
         return {}
     models = {model: Checkpoint(path_of(model)) for model in dict.fromkeys(item.model for item in items)}
-    held = {model: [each] if is_gpu(device) else list(models.values()) for model, each in models.items()}
+    held = {model: [checkpoint] if is_gpu(device) else list(models.values()) for model, checkpoint in models.items()}
     return {str(item): task_resources(held[item.model], device, pool) for item in items}
 
 
@@ -103,7 +103,7 @@ def dequantize(options: argparse.Namespace) -> None:
         return
     command = [sys.executable, __file__, "dequantize", "--models"]
     running = [subprocess.Popen([*command, model]) for model in options.models]
-    if sum(each.wait() != 0 for each in running):
+    if sum(process.wait() != 0 for process in running):
         sys.exit("a model could not be opened")
 
 
@@ -112,10 +112,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(dest="stage", required=True)
     fetching, opening, running, writing = map(stages.add_parser, ("fetch", "dequantize", "run", "tables"))
-    for each in (fetching, opening, running):
-        each.add_argument("--models", nargs="+", default=list(MODELS), help=f"of {', '.join(published.MODELS)}")
-    for each in (running, writing):
-        each.add_argument("--out", type=Path, default=OUT, help="where the scores are")
+    for stage in (fetching, opening, running):
+        stage.add_argument("--models", nargs="+", default=list(MODELS), help=f"of {', '.join(published.MODELS)}")
+    for stage in (running, writing):
+        stage.add_argument("--out", type=Path, default=OUT, help="where the scores are")
     running.add_argument("--settings", nargs="+", default=list(SETTINGS), help="bits and group, such as 4:channel")
     running.add_argument("--policies", nargs="+", default=list(POLICIES))
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -38,8 +38,8 @@ def split(policy: str) -> tuple[str, str]:
     >>> split("fair@all#squared"), split("gptq")
     (('fair@all', 'squared'), ('gptq', ''))
     """
-    own, _, left_out = policy.partition(MARK)
-    return own, left_out
+    base, _, left_out = policy.partition(MARK)
+    return base, left_out
 
 
 @contextmanager
@@ -48,8 +48,8 @@ def left_out(name: str) -> Iterator[None]:
     if name and name not in ABLATIONS:
         raise ValueError(f"{name} cannot be left out; choose from {', '.join(ABLATIONS)}")
     with ExitStack() as stack:
-        for each in ABLATIONS[name]() if name else ():
-            stack.enter_context(each)
+        for ablation in ABLATIONS[name]() if name else ():
+            stack.enter_context(ablation)
         yield
 
 
@@ -70,8 +70,8 @@ def relative() -> Iterator[AbstractContextManager[object]]:
     """Yields a patch that gives all channels the same importance."""
     measured = execution.output_importance
 
-    def alike(*given: object, **named: object) -> dict[int, Tensor]:
-        return {block: torch.ones_like(each) for block, each in measured(*given, **named).items()}  # type: ignore[arg-type]
+    def alike(*args: object, **named: object) -> dict[int, Tensor]:
+        return {block: torch.ones_like(importance) for block, importance in measured(*args, **named).items()}  # type: ignore[arg-type]
 
     yield patch.object(execution, "output_importance", alike)
 
@@ -97,11 +97,11 @@ class FloatAdam:
     def __init__(self, codes: Mapping[str, LearnableCodes], *, rate: float, seed: int = 0) -> None:
         del seed
         self._codes, self._share = codes, 0.0
-        for each in codes.values():
-            each.offsets.data = each.offsets.data.float()
+        for learned in codes.values():
+            learned.offsets.data = learned.offsets.data.float()
         groups = [
-            {"params": [each.offsets for each in codes.values()], "peak": rate},
-            {"params": [each.log_scales for each in codes.values()], "peak": SCALE_RATE * rate},
+            {"params": [learned.offsets for learned in codes.values()], "peak": rate},
+            {"params": [learned.log_scales for learned in codes.values()], "peak": SCALE_RATE * rate},
         ]
         self._adam = torch.optim.Adam(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)
 
@@ -113,12 +113,12 @@ class FloatAdam:
         """Updates everything."""
         for group in self._adam.param_groups:
             group["lr"] = self._share * group["peak"]
-            for each in group["params"]:
-                each.grad.nan_to_num_(0.0, 0.0, 0.0)
+            for parameter in group["params"]:
+                parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
-        for each in self._codes.values():
-            each.offsets.data.clamp_(-MAX_OFFSET, MAX_OFFSET)
+        for learned in self._codes.values():
+            learned.offsets.data.clamp_(-MAX_OFFSET, MAX_OFFSET)
         return True
 
     @contextmanager

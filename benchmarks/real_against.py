@@ -63,24 +63,24 @@ def compared(groups: Sequence[Group], chosen: Callable[[str], bool]) -> Iterator
 
 def parts_of(group: Group) -> list[tuple[str, list[str]]]:
     """Returns the languages of the calibration text and the others, as far as the text has them, with a name each."""
-    known = [code for code in group.languages if code in group.calibrated]
+    calibrated = [code for code in group.languages if code in group.calibrated]
     others = [code for code in group.languages if code not in group.calibrated]
-    parts = ((f"{len(known)} calibrated", known), (f"{len(others)} others", others))
+    parts = ((f"{len(calibrated)} calibrated", calibrated), (f"{len(others)} others", others))
     return [(name, languages) for name, languages in parts if languages]
 
 
 def row_of(group: Group, policy: str, languages: Collection[str], name: str) -> list[str]:
     """Returns the comparison of `fair` with one recipe of AutoRound on one text, in some languages."""
     pair = (policy, OURS)
-    theirs, mine = (group.policies[each].frame("divergence", UNIT, languages) for each in pair)
+    theirs, mine = (group.policies[method].frame("divergence", UNIT, languages) for method in pair)
     worst, mean = map(interval, paired_ratios(mine, theirs))
     return [
         *(group.title, str(group.setting), TEXTS.get(group.text, group.text), name, name_of(policy)),
         *(worst_of(theirs), worst_of(mine), worst),
         *(number(theirs.mean().value), number(mine.mean().value), mean),
         *map(str, contrast_counts(mine, theirs)[2:]),
-        *(f"{np.mean([facts['seconds'] for facts in group.facts[each]]):,.0f}" for each in pair),
-        ", ".join(str(len(group.policies[each].scores)) for each in pair),
+        *(f"{np.mean([facts['seconds'] for facts in group.facts[method]]):,.0f}" for method in pair),
+        ", ".join(str(len(group.policies[method].scores)) for method in pair),
     ]
 
 

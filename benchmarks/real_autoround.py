@@ -62,10 +62,10 @@ class Recipe:
         name, *words = policy.removesuffix("@all").split(":")
         if name != NAME:
             return None
-        known = {"alg_ext", "float32"}
+        flags = {"alg_ext", "float32"}
         counts = [word.removeprefix("iterations=") for word in words if word.startswith("iterations=")]
         others = {word for word in words if not word.startswith("iterations=")}
-        if len(words) != len(counts) + len(others) or len(counts) > 1 or not others <= known:
+        if len(words) != len(counts) + len(others) or len(counts) > 1 or not others <= flags:
             raise ValueError(f"{policy!r} must be {NAME}, with :iterations=N, :alg_ext or :float32, each at most once")
         return cls(int(counts[0]) if counts else ITERATIONS, "alg_ext" in others, "float32" in others)
 
@@ -98,8 +98,8 @@ def rows_of(text: TokenizedText, length: int) -> list[list[int]]:
     """
     start, streams = start_token(text), dict[str, list[int]]()
     for window in text.windows:
-        own = streams.setdefault(str(text.lang[window.document]), [])
-        own += [token for token, is_text in zip(window.main.ids, window.main.text, strict=True) if is_text]
+        stream = streams.setdefault(str(text.lang[window.document]), [])
+        stream += [token for token, is_text in zip(window.main.ids, window.main.text, strict=True) if is_text]
     by_language = [list(full_rows(ids, length - len(start))) for ids in streams.values()]
     return [start + row for turn in zip_longest(*by_language) for row in turn if row is not None]
 
@@ -144,7 +144,7 @@ def run(
     rows = rows_of(text, length)
     job = {
         "model": str(checkpoint.directory),
-        "modules": [each.module for each in linears],
+        "modules": [layer.module for layer in linears],
         "samples": rows,
         "bits": setting.bits,
         "group": setting.group if isinstance(setting.group, int) else None,
@@ -159,7 +159,7 @@ def run(
         },
     }
     result, weights = carry_out(job, python)
-    layers = {each.name: weights[each.module].T if each.transposed else weights[each.module] for each in linears}
+    layers = {layer.name: weights[layer.module].T if layer.transposed else weights[layer.module] for layer in linears}
     digest = hashlib.sha256(f"{plan.digest} {recipe} {seed}".encode()).hexdigest()
     identity = Identity(f"{checkpoint.target}, {recipe.title}, seed {seed}", digest, plan.size_bytes)
     scores, seconds = bench.evaluate(layers, identity)

@@ -47,9 +47,9 @@ def _panel(axes: Axes, frames: Frames, order: str) -> None:
     first = frames[order].by_language()
     codes = sorted(first, key=lambda code: first[code].value)
     for i, (name, frame) in enumerate(frames.items()):
-        found = frame.by_language()
-        values = np.array([found[code].value for code in codes])
-        limits = np.array([(found[code].low, found[code].high) for code in codes]).T
+        estimates = frame.by_language()
+        values = np.array([estimates[code].value for code in codes])
+        limits = np.array([(estimates[code].low, estimates[code].high) for code in codes]).T
         axes.errorbar(
             values,
             np.arange(len(codes)) + APART * ((len(frames) - 1) / 2 - i),

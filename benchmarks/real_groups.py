@@ -46,12 +46,12 @@ class Group:
     @property
     def title(self) -> str:
         """The name of the model for readers."""
-        known = published.MODELS.get(self.model)
-        return self.model if known is None else known.title
+        published_model = published.MODELS.get(self.model)
+        return self.model if published_model is None else published_model.title
 
     def without(self, policies: Collection[str]) -> "Group":
         """Returns the group without some policies."""
-        kept = {name: each for name, each in self.policies.items() if name not in policies}
+        kept = {name: measured for name, measured in self.policies.items() if name not in policies}
         return replace(self, policies=kept, facts={name: self.facts[name] for name in kept})
 
     @property
@@ -77,10 +77,10 @@ def read_groups(root: Path) -> list[Group]:
         raise FileNotFoundError(f"{root} holds no scores; measure them: python benchmarks/real.py run --out {root}")
     check_shared(facts)
     texts = next(iter(facts.values()))["settings"]["evaluation"]
-    found = [group_of(at, text, facts) for at in {place.parents[1] for place in facts} for text in texts]
+    groups = [group_of(at, text, facts) for at in {place.parents[1] for place in facts} for text in texts]
     order = [*published.MODELS]
     return sorted(
-        (group for group in found if BASE in group.policies),
+        (group for group in groups if BASE in group.policies),
         key=lambda group: (
             order.index(group.model) if group.model in order else len(order),
             -group.setting.bits,
@@ -102,11 +102,11 @@ def group_of(at: Path, text: str, facts: Mapping[Path, Facts]) -> Group:
         Setting.of(at.name.replace("_", ":")),
         text,
         {
-            name: Measured(name, tuple(Scores.load(place / f"{text}.json") for place in own))
-            for name, own in places.items()
-            if own
+            name: Measured(name, tuple(Scores.load(place / f"{text}.json") for place in seed_places))
+            for name, seed_places in places.items()
+            if seed_places
         },
-        {name: tuple(facts[place] for place in own) for name, own in places.items() if own},
+        {name: tuple(facts[place] for place in seed_places) for name, seed_places in places.items() if seed_places},
     )
 
 

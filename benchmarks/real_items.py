@@ -16,7 +16,6 @@ from fairbits import Checkpoint
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.core.units import gigabytes
 from fairbits.evaluation.scores import Scores
-from fairbits.forward.tokenize import longest_input
 from fairbits.models.device import is_gpu, resolve_device
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import Variant, variant
@@ -59,9 +58,9 @@ class Item:
     @property
     def has_seeds(self) -> bool:
         """Whether a seed makes a difference: text is sampled, or codes are learned in an order."""
-        own = self.variant
-        learns = own.policy == "fair" or self.recipe is not None
-        return own.reads_text and (not self.base.endswith("@all") or learns)
+        policy_variant = self.variant
+        learns = policy_variant.policy == "fair" or self.recipe is not None
+        return policy_variant.reads_text and (not self.base.endswith("@all") or learns)
 
     def tokens(self, usual: int) -> int:
         """Returns the calibration tokens of each language."""
@@ -84,10 +83,10 @@ class Run:
     def settings(self, item: Item) -> dict[str, Any]:
         """Returns everything that decides the scores of an item; scores with other settings are measured again."""
         options = self.options
-        known = published.MODELS.get(item.model)
+        published_model = published.MODELS.get(item.model)
         hashes = {name: digest(text.hashes["evaluation"]) for name, text in self.texts.evaluation.items()}
         return {
-            "model": item.model if known is None else known.sha256,
+            "model": item.model if published_model is None else published_model.sha256,
             "setting": item.setting,
             "policy": item.policy,
             "seed": item.seed,
@@ -134,7 +133,7 @@ class Run:
             plan,
             item.recipe,
             setting=Setting.of(item.setting),
-            length=min(self.options.sequence, longest_input(bench.checkpoint)),
+            length=min(self.options.sequence, bench.checkpoint.longest_input),
             seed=item.seed,
             python=self.options.autoround_python,
             compiles=not self.options.autoround_eager,
@@ -165,22 +164,22 @@ class Run:
 
     def plan(self, checkpoint: Checkpoint, item: Item) -> Plan:
         """Returns the plan of an item."""
-        own, setting, options = item.variant, Setting.of(item.setting), self.options
+        policy_variant, setting, options = item.variant, Setting.of(item.setting), self.options
         return make_plan(
             checkpoint,
-            policy=own.policy,
-            text=self.texts.calibration if own.reads_text else None,
+            policy=policy_variant.policy,
+            text=self.texts.calibration if policy_variant.reads_text else None,
             tokens=item.tokens(options.tokens),
             sequence=options.sequence,
             seed=item.seed,
             device=self.device,
-            **{"group": setting.group, **own.at(setting.bits)},
+            **{"group": setting.group, **policy_variant.at(setting.bits)},
         )
 
     def close(self) -> None:
         """Removes temporary files."""
-        for each in self._benches.values():
-            each.close()
+        for bench in self._benches.values():
+            bench.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +201,9 @@ class RealWork:
             start = time.time()
             if start - self.begun + took.get((item.model, item.policy), 0.0) > self.options.budget:
                 return None
-            found = work.measure(item)
+            measured = work.measure(item)
             took[item.model, item.policy] = time.time() - start
-            return found
+            return measured
 
         try:
             yield measure
@@ -214,8 +213,8 @@ class RealWork:
 
 def path_of(model: str) -> str | Path:
     """Returns the file of a published model, or whatever else names a model."""
-    known = published.MODELS.get(model)
-    return model if known is None else known.path
+    published_model = published.MODELS.get(model)
+    return model if published_model is None else published_model.path
 
 
 def environment(device: str) -> str:

@@ -6,22 +6,27 @@ from dataclasses import dataclass
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
 from measured import number
-from real_groups import TEXTS, UNIT, Group, name_of, rank, table
+from real_groups import BASE, TEXTS, UNIT, Group, name_of, rank, table
 
 ENGLISH = "eng_Latn"
 DECIMALS = 3
 
 
 def readme_lines(groups: Sequence[Group]) -> Iterator[str]:
-    """Yields a caption and the table; the groups have one setting and text, one for each model."""
+    """Yields a caption and the table; the groups have one setting and text, one for each model.
+
+    Models on which few policies were measured are left out.
+    """
+    most = max(len(group.policies) for group in groups)
+    groups = [group for group in groups if len(group.policies) == most]
     policies = sorted({policy for group in groups for policy in group.policies}, key=rank)
-    found = {(group.title, policy): Cells.of(group, policy) for group in groups for policy in policies}
-    yield from caption(groups, max(each.spread for each in found.values() if each is not None))
+    all_cells = {(group.title, policy): Cells.of(group, policy) for group in groups for policy in policies}
+    yield from caption(groups, max(entry.spread for entry in all_cells.values() if entry is not None))
     heads = ["", "calibration tokens", *(f"{group.title}, {what}" for group in groups for what in ("worst", "English"))]
     rows = []
     for policy in policies:
-        own = [found[group.title, policy] for group in groups]
-        cells = [cell for each in own for cell in (("", "") if each is None else each.shown)]
+        policy_cells = [all_cells[group.title, policy] for group in groups]
+        cells = [cell for entry in policy_cells for cell in (("", "") if entry is None else entry.shown)]
         rows.append([name_of(policy), tokens_of(groups, policy), *cells])
     yield from table(heads, rows)
 
@@ -51,22 +56,23 @@ class Cells:
     def shown(self) -> tuple[str, str]:
         """Both as the table writes them."""
         english = "" if self.english is None else number(self.english.value, DECIMALS)
-        return f"**{number(self.worst.value, DECIMALS)}** {language_from_code(self.code).name}", english
+        return f"{number(self.worst.value, DECIMALS)} {language_from_code(self.code).name}", english
 
 
 def caption(groups: Sequence[Group], spread: float) -> Iterator[str]:
     """Yields what the numbers are and how they were measured."""
     first = groups[0].base.scores[0]
     text = TEXTS.get(groups[0].text, groups[0].text)
-    every = [(policy, len(each.scores)) for group in groups for policy, each in group.policies.items()]
-    several = {policy for policy, count in every if count > 1}
-    counts = {count for policy, count in every if policy in several} or {1}
+    calibrated = groups[0].facts[BASE][0]["calibration_tokens"]
+    held_out = [language_from_code(code).name for code in first.languages if code not in calibrated]
+    rest = f"; {', '.join(held_out[:-1])} and {held_out[-1]} are held out" if len(held_out) > 1 else ""
+    seeds = max(len(measured.scores) for group in groups for measured in group.policies.values())
     yield (
         f"KL divergence from the reference model in bits per byte (lower is better), {groups[0].setting}. Evaluation: "
         f"{len(first.languages)} languages, {len(first.documents.lang) // len(first.languages)} unseen documents each "
-        f"of {text}; 12 of the languages were in the calibration set, Greek was not. 95 % intervals of the worst "
-        f"language are within ±{100 * spread:.0f} %; 1 or {max(counts)} seeds. The reference models are dequantized "
-        "Q4_K_M files, because no full-precision weights were available here. "
+        f"of {text}; the mix has {len(calibrated)} of them{rest}. 95 % intervals of the worst language are within "
+        f"±{100 * spread:.0f} %; {seeds} seeds where the tokens are sampled, else one. The reference models are "
+        "dequantized Q4_K_M files, because no full-precision weights were available here. "
         "[All languages, texts, bit widths and intervals](docs/results.md).\n"
     )
 
@@ -74,5 +80,5 @@ def caption(groups: Sequence[Group], spread: float) -> Iterator[str]:
 def tokens_of(groups: Sequence[Group], policy: str) -> str:
     """Returns the calibration tokens of a policy, of the first model that has it."""
     facts = next(group.facts[policy] for group in groups if policy in group.facts)
-    counts = [sum(each["calibration_tokens"].values()) for each in facts]
+    counts = [sum(seed_facts["calibration_tokens"].values()) for seed_facts in facts]
     return f"{sum(counts) / len(counts):,.0f}"

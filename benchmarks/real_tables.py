@@ -31,7 +31,7 @@ def write(root: Path, *, page: Path, readme: Path) -> None:
     assets.mkdir(parents=True, exist_ok=True)
     write_numbers(groups, assets / "real-models.csv")
     figures = {
-        group.title: {name_of(policy): each.frame("divergence", UNIT) for policy, each in group.policies.items()}
+        group.title: {name_of(policy): runs.frame("divergence", UNIT) for policy, runs in group.policies.items()}
         for group in main_groups(groups)
     }
     real_figure.draw(figures, assets / "real-models.svg", order=name_of(BASE))
@@ -47,25 +47,25 @@ def replace_between(path: Path, lines: Iterable[str]) -> None:
         return
     head, rest = page.split(BEGIN)
     text = "\n".join(lines)
-    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}", "utf-8")
+    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
 
 
 def main_groups(groups: Sequence[Group]) -> list[Group]:
     """Returns the groups of the first setting and text, one for each model."""
-    return [each for each in groups if (each.setting, each.text) == (groups[0].setting, groups[0].text)]
+    return [group for group in groups if (group.setting, group.text) == (groups[0].setting, groups[0].text)]
 
 
 def page_lines(groups: Sequence[Group], every: Sequence[Group]) -> Iterator[str]:
     """Yields everything that the page shows; `every` has the ablations of `fair` too."""
     yield from amount_lines(groups)
     for text in dict.fromkeys(group.text for group in groups):
-        own = [group for group in groups if group.text == text]
-        known = [code for code in own[0].languages if code in own[0].calibrated]
-        others = [code for code in own[0].languages if code not in own[0].calibrated]
+        text_groups = [group for group in groups if group.text == text]
+        calibrated = [code for code in text_groups[0].languages if code in text_groups[0].calibrated]
+        others = [code for code in text_groups[0].languages if code not in text_groups[0].calibrated]
         yield f"\n### {TEXTS.get(text, text)}"
-        for languages, title in ((known, "languages of the calibration text"), (others, "other languages")):
+        for languages, title in ((calibrated, "languages of the calibration text"), (others, "other languages")):
             if languages:
-                yield from summary_lines(own, languages, title)
+                yield from summary_lines(text_groups, languages, title)
     yield from against_lines(groups)
     yield from ablation_lines(every)
     yield "\n### Time and memory\n"
@@ -81,7 +81,7 @@ def amount_lines(groups: Sequence[Group]) -> Iterator[str]:
         f"of each, or all. Evaluation on at most about {shared['evaluation_tokens']:,} tokens per language and text, "
         f"in windows of {shared['sequence']}. Computed with {facts[BASE][0]['environment']}."
     )
-    every = (one for group in groups for policy, each in group.facts.items() if "@" not in policy for one in each)
+    every = (one for group in groups for policy, seeds in group.facts.items() if "@" not in policy for one in seeds)
     notes = dict.fromkeys(note for one in every for note in one["notes"])  # all text is less than requested
     yield from (f"\n- {note}" for note in notes)
 
@@ -113,9 +113,9 @@ def cost_lines(groups: Sequence[Group]) -> Iterator[str]:
     rows = []
     for group in groups:
         for policy, facts in group.facts.items() if group.text == groups[0].text else ():
-            seconds = [np.mean([each[name] for each in facts]) for name in ("seconds", "evaluation_seconds")]
-            peak = max(each.get("peak_gpu_bytes", 0) for each in facts)
-            start = [group.title, str(group.setting), name_of(policy), *(f"{each:,.0f}" for each in seconds)]
+            seconds = [np.mean([run[name] for run in facts]) for name in ("seconds", "evaluation_seconds")]
+            peak = max(run.get("peak_gpu_bytes", 0) for run in facts)
+            start = [group.title, str(group.setting), name_of(policy), *(f"{duration:,.0f}" for duration in seconds)]
             rows.append([*start, f"{peak / GB:.1f}" if peak else "", f"{group.policies[policy].size_bytes / MB:,.0f}"])
     heads = ("model", "setting", "policy", "seconds to quantize", "seconds to evaluate", "GPU memory, GB", "size, MB")
     yield from table(heads, rows)
@@ -128,10 +128,10 @@ def write_numbers(groups: Sequence[Group], path: Path) -> None:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(heads)
         for group in groups:
-            for policy, each in group.policies.items():
-                start = (group.model, group.setting, group.text, policy, len(each.scores))
+            for policy, measured in group.policies.items():
+                start = (group.model, group.setting, group.text, policy, len(measured.scores))
                 for measure in MEASURES:
                     for unit in (UNIT, PER_TOKEN):
-                        for code, found in each.frame(measure, unit).by_language().items():
-                            numbers = (f"{value:.6g}" for value in (found.value, found.low, found.high))
-                            rows.writerow((*start, code, measure, unit, *numbers, found.n))
+                        for code, estimate in measured.frame(measure, unit).by_language().items():
+                            numbers = (f"{value:.6g}" for value in (estimate.value, estimate.low, estimate.high))
+                            rows.writerow((*start, code, measure, unit, *numbers, estimate.n))

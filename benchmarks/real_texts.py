@@ -36,27 +36,27 @@ class Texts:
     @classmethod
     def of(cls, options: argparse.Namespace) -> "Texts":
         """Returns the texts that were requested."""
-        own = open_text(options.text, [*options.languages, *options.evaluation_languages])
+        calibration_corpus = open_text(options.text, [*options.languages, *options.evaluation_languages])
         return cls(
-            own.restrict(options.languages),
-            {Path(name).name: evaluation_text(name, own, options) for name in options.evaluation},
+            calibration_corpus.restrict(options.languages),
+            {Path(name).name: evaluation_text(name, calibration_corpus, options) for name in options.evaluation},
         )
 
 
 def open_text(name: str, languages: Iterable[str]) -> Corpus:
     """Returns a text by its name or path, in those of the languages that it has."""
-    wanted = dict.fromkeys(resolve_language(each).language.code for each in languages)
+    wanted = dict.fromkeys(resolve_language(language).language.code for language in languages)
     corpus = None if name == DECLARATION else open_corpus(name, None)
-    known = {each.code for each in (udhr_languages() if corpus is None else corpus.languages)}
-    codes = [code for code in wanted if code in known]
+    available = {language.code for language in (udhr_languages() if corpus is None else corpus.languages)}
+    codes = [code for code in wanted if code in available]
     return udhr(codes) if corpus is None else corpus.restrict(codes)
 
 
-def evaluation_text(name: str, own: Corpus, options: argparse.Namespace) -> Corpus:
+def evaluation_text(name: str, calibration_corpus: Corpus, options: argparse.Namespace) -> Corpus:
     """Returns the evaluation split of the text that is calibrated on, or all of another text."""
-    wanted = [resolve_language(each).language.code for each in options.evaluation_languages]
+    wanted = [resolve_language(language).language.code for language in options.evaluation_languages]
     if name == options.text:
-        return own.restrict([code for code in wanted if code in own.evaluation])
+        return calibration_corpus.restrict([code for code in wanted if code in calibration_corpus.evaluation])
     corpus = open_text(name, wanted)
     together = {code: (*texts, *corpus.evaluation[code]) for code, texts in corpus.calibration.items()}
     return replace(corpus, calibration={}, evaluation=together)

@@ -41,15 +41,15 @@ ENGLISH = "eng_Latn"
 
 def samples(corpus: Corpus, checkpoint: Checkpoint, options: argparse.Namespace) -> dict[str, Path]:
     """Returns the files of both mixes, which have the same number of samples and tokens."""
-    found = {}
+    files = {}
     for name, text in (("english", corpus.restrict([ENGLISH])), ("equal", corpus)):
-        found[name] = options.out / f"{name}.jsonl"
+        files[name] = options.out / f"{name}.jsonl"
         mix = build_mix(
             text, checkpoint.tokenizer(), tokens=options.tokens, sequence=options.sequence, seed=options.seed
         )
-        mix.save(found[name])
-        print(f"{name}: {len(mix.samples)} samples, {sum(each.tokens for each in mix.samples):,} tokens", flush=True)
-    return found
+        mix.save(files[name])
+        print(f"{name}: {len(mix.samples)} samples, {sum(item.tokens for item in mix.samples):,} tokens", flush=True)
+    return files
 
 
 def quantized(recipe: str, mix: Path, model: Path, options: argparse.Namespace) -> Path:
@@ -64,7 +64,7 @@ def quantized(recipe: str, mix: Path, model: Path, options: argparse.Namespace) 
     settings = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
     settings["GPTQMODEL_CPU_WORKERS"] = str(os.cpu_count())  # by default it wants more than a small machine has
     start = time.perf_counter()
-    files = (each.resolve() for each in (RECIPES / f"with_{recipe}.py", model, mix, out))
+    files = (path.resolve() for path in (RECIPES / f"with_{recipe}.py", model, mix, out))
     command = [python, *files, str(options.group), *extra]
     subprocess.run(command, env=settings, check=True, stdout=sys.stderr, cwd=options.out)  # GPTQModel leaves logs there
     seconds = time.perf_counter() - start
@@ -83,18 +83,18 @@ def weights_bytes(directory: Path) -> int:
     return sum(info.nbytes for info in Checkpoint(directory).tensors.values())
 
 
-def shown(found: Estimate, digits: int = 4) -> str:
+def shown(estimate: Estimate, digits: int = 4) -> str:
     """Returns an estimate with its interval."""
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
 
 def row(recipe: str, places: Sequence[Path], scores: Sequence[Scores]) -> str:
     """Returns one line of the table."""
-    english, equal = (each.frame() for each in scores)
+    english, equal = (mix_scores.frame() for mix_scores in scores)
     (before, worst_before), (after, worst_after) = english.worst(), equal.worst()
     change = scores[1].contrast(scores[0])
     sure = change.significant()
-    counts = f"{sum(each.value < 0 for each in sure.values())}, {sum(each.value > 0 for each in sure.values())}"
+    counts = f"{sum(delta.value < 0 for delta in sure.values())}, {sum(delta.value > 0 for delta in sure.values())}"
     cells = [
         NAMES[recipe],
         f"{shown(worst_before)} {before}",
@@ -105,7 +105,7 @@ def row(recipe: str, places: Sequence[Path], scores: Sequence[Scores]) -> str:
         shown(change.differences[ENGLISH]),
         f"{counts} of {len(change.differences)}",
     ]
-    sizes = {weights_bytes(each) for each in places}
+    sizes = {weights_bytes(place) for place in places}
     if len(sizes) > 1:
         raise ValueError(f"the checkpoints of {recipe} have {sizes} bytes; they must have the same")
     return f"| {' | '.join(cells)} |"
@@ -133,8 +133,8 @@ def main() -> None:
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
     checkpoint = Checkpoint(options.model)
-    known = sorted(set(LANGUAGES["tiny"]) & {each.code for each in help_languages()})
-    corpus = help_text(options.languages.split(",") if options.languages else known)
+    codes = sorted(set(LANGUAGES["tiny"]) & {language.code for language in help_languages()})
+    corpus = help_text(options.languages.split(",") if options.languages else codes)
     mixes = samples(corpus, checkpoint, options)
     request = TextRequest("evaluation", options.measured_tokens, options.sequence)
     rows = []

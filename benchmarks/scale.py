@@ -152,8 +152,8 @@ def extrapolated(rows: Sequence[Row], blocks: int) -> float:
     few, many = min(rows, key=lambda row: row.blocks), max(rows, key=lambda row: row.blocks)
     if few.blocks == many.blocks:
         return many.seconds if many.blocks == blocks else float("nan")
-    each = (many.seconds - few.seconds) / (many.blocks - few.blocks)
-    return many.seconds + (blocks - many.blocks) * each
+    per_block = (many.seconds - few.seconds) / (many.blocks - few.blocks)
+    return many.seconds + (blocks - many.blocks) * per_block
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -161,13 +161,13 @@ def print_table(rows: Sequence[Row]) -> None:
     print("\n| shape | job | blocks: seconds | all blocks, s | GPU, GB | RAM, GB | CPU s | compare |")
     print("|---|---|---|---|---|---|---|---|")
     for shape, name in dict.fromkeys((row.shape, row.job) for row in rows):
-        own = [row for row in rows if (row.shape, row.job) == (shape, name)]
+        job_rows = [row for row in rows if (row.shape, row.job) == (shape, name)]
         all_blocks = SHAPES[shape].blocks
-        measured = ", ".join(f"{row.blocks}: {row.seconds:.1f}" for row in own)
-        gpu, ram = max(row.gpu_bytes for row in own) / 1e9, max(row.ram_bytes for row in own) / 1e9
-        cells = f"{extrapolated(own, all_blocks):.0f} ({all_blocks})", f"{gpu:.1f}", f"{ram:.1f}"
+        measured = ", ".join(f"{row.blocks}: {row.seconds:.1f}" for row in job_rows)
+        gpu, ram = max(row.gpu_bytes for row in job_rows) / 1e9, max(row.ram_bytes for row in job_rows) / 1e9
+        cells = f"{extrapolated(job_rows, all_blocks):.0f} ({all_blocks})", f"{gpu:.1f}", f"{ram:.1f}"
         anchor = JOBS[name].anchor if shape == "8b" else ""
-        print(f"| {shape} | {name} | {measured} | {' | '.join(cells)} | {own[-1].cpu_seconds:.0f} | {anchor} |")
+        print(f"| {shape} | {name} | {measured} | {' | '.join(cells)} | {job_rows[-1].cpu_seconds:.0f} | {anchor} |")
 
 
 def main() -> None:
@@ -179,21 +179,21 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=ROOT / "build/scale", help="models, text and rows")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # in this process
-    given = parser.parse_args()
-    rows_file = given.out / "rows.jsonl"
-    if given.one:
-        row = measure(JOBS[given.jobs[0]], given.out, shape=given.shape[0], blocks=given.blocks[0], device=given.device)
+    args = parser.parse_args()
+    rows_file = args.out / "rows.jsonl"
+    if args.one:
+        row = measure(JOBS[args.jobs[0]], args.out, shape=args.shape[0], blocks=args.blocks[0], device=args.device)
         with rows_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         print_table([row])
         return
-    given.out.mkdir(parents=True, exist_ok=True)
-    for shape, job, blocks in ((s, j, b) for s in given.shape for j in given.jobs for b in given.blocks):
+    args.out.mkdir(parents=True, exist_ok=True)
+    for shape, job, blocks in ((s, j, b) for s in args.shape for j in args.jobs for b in args.blocks):
         if any((row.shape, row.job, row.blocks) == (shape, job, blocks) for row in read_rows(rows_file)):
             continue
         print(f"{shape}, {blocks} blocks, {job}", file=sys.stderr, flush=True)
-        own = ["--shape", shape, "--blocks", str(blocks), "--jobs", job, "--device", given.device]
-        subprocess.run([sys.executable, __file__, "--one", *own, "--out", str(given.out)], check=False)
+        options = ["--shape", shape, "--blocks", str(blocks), "--jobs", job, "--device", args.device]
+        subprocess.run([sys.executable, __file__, "--one", *options, "--out", str(args.out)], check=False)
     print_table(read_rows(rows_file))
 
 

@@ -63,7 +63,7 @@ def cases() -> list[Case]:
     exact = {"dtype": "float32"}
     every = [Case(family, bits, dtype=sixteen_bits(family)) for family in (*MODELS, "embedded") for bits in (4, None)]
     precise = [Case(family, **exact) for family in ("llama", "qwen2", "gemma3", "bloom")]
-    tables = [Case("llama", embeddings=each) for each in ("head 4", 8, 4)] + [Case("qwen2", embeddings=8)]
+    tables = [Case("llama", embeddings=embeddings) for embeddings in ("head 4", 8, 4)] + [Case("qwen2", embeddings=8)]
     signed = Case("llama", options={"policy": "rtn", "grid": "signed"})
     policies = [
         Case("llama", options={"policy": "gptq", **WITH_TEXT}),
@@ -124,7 +124,7 @@ def plan_of(case: Case, model: Path) -> Plan:
         return fb.plan(model, **settings, embeddings=case.embeddings)
     plan = fb.plan(model, **settings)
     head = Scheme(4, case.group)
-    layers = [replace(each, scheme=head) if each.role == "head" else each for each in plan.layers]
+    layers = [replace(layer, scheme=head) if layer.role == "head" else layer for layer in plan.layers]
     return replace(plan, layers=tuple(layers))
 
 
@@ -149,7 +149,7 @@ def token_ids(directory: Path, *, prompts: int, length: int) -> tuple[list[list[
         lang: [ids for text in split[lang] if len(ids := tokenizer(text).input_ids[:length]) == length][:prompts]
         for lang in LANGUAGES
     }
-    starts = [ids[: length // 2] for own in texts.values() for ids in own[:2]]
+    starts = [ids[: length // 2] for language_texts in texts.values() for ids in language_texts[:2]]
     return starts, texts
 
 

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     name = file_ending(options)
     answers = serve(options, models, texts, options.out / f"served{name}")
     results = [compared(case, path, texts[case.tokenizer], answers[case]) for case, path in models.items()]
-    versions = {said["vllm"] for said, _ in answers.values()}
+    versions = {reply["vllm"] for reply, _ in answers.values()}
     content = json.dumps({"settings": settings(versions), "cases": results}, indent=1)
     write_files({options.out / f"{RESULTS}{name}.json": content.encode()})
 
@@ -85,7 +85,7 @@ def serve(
 ) -> dict[Case, Answer]:
     """Returns what vLLM answered in each case; a process that dies is started again without what it died of.
 
-    DocumentSums to the same question are kept: an interrupted run continues, and answers may come from another machine.
+    Answers to the same question are kept: an interrupted run continues, and answers may come from another machine.
     """
     job = {
         "models": {case.name: [str(path.resolve()), case.dtype, case.tokenizer] for case, path in models.items()},
@@ -113,8 +113,8 @@ def serve(
 
 
 def _answer(file: Path) -> Answer:
-    said = json.loads(file.read_text("utf-8"))
-    return said, None if "error" in said else np.load(file.with_suffix(".npz"))["logits"]
+    reply = json.loads(file.read_text("utf-8"))
+    return reply, None if "error" in reply else np.load(file.with_suffix(".npz"))["logits"]
 
 
 def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) 
 
     Tokens and logits are compared with transformers in the type that vLLM computes in, losses with float32.
     """
-    said, logits = answer
+    reply, logits = answer
     facts = {key: value for key, value in asdict(case).items() if key != "options"} | {"policy": case.policy}
     source = directory.with_name(directory.name.removesuffix("-damaged"))
     exact, same = (
@@ -130,16 +130,16 @@ def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) 
         for dtype in ("float32", case.dtype)
     )
     if logits is None:
-        return facts | {"error": said["error"]}
+        return facts | {"error": reply["error"]}
     expected = [greedy(same, prompt, NEW_TOKENS) for prompt in text["prompts"]]
     apart = np.abs(logits - np.stack([first.numpy() for _, first in expected]))
     predicted = (LENGTH - 1) * PROMPTS
-    losses = {lang: sum(nats_of(exact, ids) for ids in own) / predicted for lang, own in text["texts"].items()}
-    differences = {lang: sum(said["nats"][lang]) / predicted - loss for lang, loss in losses.items()}
+    losses = {lang: sum(nats_of(exact, ids) for ids in texts) / predicted for lang, texts in text["texts"].items()}
+    differences = {lang: sum(reply["nats"][lang]) / predicted - loss for lang, loss in losses.items()}
     return facts | {
-        "kernels": said["kernels"],
+        "kernels": reply["kernels"],
         "prompts": len(expected),
-        "equal": sum(tokens == own for (tokens, _), own in zip(expected, said["tokens"], strict=True)),
+        "equal": sum(tokens == generated for (tokens, _), generated in zip(expected, reply["tokens"], strict=True)),
         "logits": {"mean": float(apart.mean()), "most": float(apart.max()), "spread": float(logits.std())},
         "losses": losses,
         "loss_differences": differences,

@@ -57,17 +57,17 @@ HEADS = (
 def write_table(results: Path, page: Path, *, gpu: bool = False) -> None:
     """Replaces what is between the markers of the page, those of the CPU or of a GPU."""
     begin, end = (GPU_BEGIN, GPU_END) if gpu else (BEGIN, END)
-    found = json.loads(results.read_text("utf-8"))
+    content = json.loads(results.read_text("utf-8"))
     head, rest = page.read_text("utf-8").split(begin)
-    text = "\n".join(lines(found, build="CUDA build" if gpu else "CPU build"))
+    text = "\n".join(lines(content, build="CUDA build" if gpu else "CPU build"))
     page.write_text(f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}", "utf-8")
 
 
-def lines(found: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[str]:
+def lines(results: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[str]:
     """Yields the caption, the table and what the damaged checkpoint showed."""
-    settings, every = found["settings"], found["cases"]
-    shown = [each for each in every if not each["damaged"]]
-    measured = next(each for each in shown if "losses" in each)
+    settings, every = results["settings"], results["cases"]
+    shown = [case for case in every if not case["damaged"]]
+    measured = next(case for case in shown if "losses" in case)
     yield (
         f"vLLM {settings['vllm']} ({build}) and transformers {settings['transformers']} with compressed-tensors "
         f"{settings['compressed_tensors']}, on the same files. Small models of the real classes, trained for seconds. "
@@ -77,14 +77,14 @@ def lines(found: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[str
         "tokens each. The largest absolute difference between the two programs, over all prompts and over all "
         "languages. Tokens and logits: transformers in the same type; losses: transformers in float32.\n"
     )
-    yield from table(HEADS, [row(each) for each in shown])
-    for each in every:
-        if each["damaged"]:
-            loss = worst_loss(each)
+    yield from table(HEADS, [row(case) for case in shown])
+    for case in every:
+        if case["damaged"]:
+            loss = worst_loss(case)
             lost = "" if math.isnan(loss) else f", and the loss of a language by up to {loss:.2g}"
             yield (
                 "\nAs a control, one scale of the 4-bit Llama was doubled: logits then differ by up to "
-                f"{each['logits']['most']:.2g}{lost}."
+                f"{case['logits']['most']:.2g}{lost}."
             )
 
 
@@ -111,8 +111,8 @@ def served(case: Mapping[str, Any]) -> str:
     """Returns which kernels of vLLM computed the model, if its own did."""
     if STAND_IN in case["kernels"]:
         return "loads; stand-in kernel"
-    own = [each.removesuffix("LinearKernel") for each in case["kernels"] if each != "CPUWNA16LinearKernel"]
-    return f"serves: {', '.join(own)}" if own else "serves"
+    kernels = [kernel.removesuffix("LinearKernel") for kernel in case["kernels"] if kernel != "CPUWNA16LinearKernel"]
+    return f"serves: {', '.join(kernels)}" if kernels else "serves"
 
 
 def worst_loss(case: Mapping[str, Any]) -> float:

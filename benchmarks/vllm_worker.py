@@ -67,7 +67,7 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
     """Returns the greedy tokens of every prompt, the nats of every text, the kernels; and the logits after prompts."""
     CompressedTensorsWNA16._kernel_backends_being_used.clear()
     if current_platform.is_cpu():
-        kernels = [each for each in _POSSIBLE_KERNELS[PlatformEnum.CPU] if each is not PlainKernel]
+        kernels = [kernel for kernel in _POSSIBLE_KERNELS[PlatformEnum.CPU] if kernel is not PlainKernel]
         # vLLM's own is asked first, but for float32, which it takes and then does not compute
         ordered = [PlainKernel, *kernels] if dtype == "float32" else [*kernels, PlainKernel]
         _POSSIBLE_KERNELS[PlatformEnum.CPU][:] = ordered
@@ -85,28 +85,28 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
     )
     prompts = _ids(text["prompts"])
     greedy = vllm.SamplingParams(temperature=0, max_tokens=text["new_tokens"], ignore_eos=True, detokenize=False)
-    answers = [each.outputs[0] for each in model.generate(prompts, greedy, use_tqdm=False)]
+    answers = [output.outputs[0] for output in model.generate(prompts, greedy, use_tqdm=False)]
     whole = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=-1, detokenize=False)
-    steps = [each.outputs[0].logprobs[0] for each in model.generate(prompts, whole, use_tqdm=False)]
+    steps = [output.outputs[0].logprobs[0] for output in model.generate(prompts, whole, use_tqdm=False)]
     logits = np.array([[step[token].logprob for token in sorted(step)] for step in steps])
     score = vllm.SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=-1, detokenize=False)
     nats = {
-        lang: [_nats(each) for each in model.generate(_ids(texts), score, use_tqdm=False)]
+        lang: [_nats(output) for output in model.generate(_ids(texts), score, use_tqdm=False)]
         for lang, texts in text["texts"].items()
     }
-    found = {
-        "tokens": [list(each.token_ids) for each in answers],
+    reply = {
+        "tokens": [list(answer.token_ids) for answer in answers],
         "nats": nats,
         "kernels": sorted(CompressedTensorsWNA16._kernel_backends_being_used),
     }
-    return found, logits
+    return reply, logits
 
 
 def _nats(answer: Any) -> float:
     """Returns the nats of a prompt after its first token, from logits or logarithms of probabilities."""
     total = 0.0
     for token, at in zip(answer.prompt_token_ids[1:], answer.prompt_logprobs[1:], strict=True):
-        values = np.fromiter((each.logprob for each in at.values()), float, len(at))
+        values = np.fromiter((candidate.logprob for candidate in at.values()), float, len(at))
         total += np.logaddexp.reduce(values) - at[token].logprob
     return total
 
@@ -129,13 +129,13 @@ def main(job_file: str, out: str) -> None:
         file = Path(out, f"{name}.json")
         if file.exists():
             continue
-        found: dict[str, Any]
+        reply: dict[str, Any]
         try:
-            found, logits = served(directory, dtype, job["texts"][tokenizer])
+            reply, logits = served(directory, dtype, job["texts"][tokenizer])
             np.savez_compressed(file.with_suffix(".npz"), logits=logits)
         except Exception as problem:  # whatever vLLM says of a model is the result
-            found = {"error": reason(problem)}
-        file.write_text(json.dumps(found | {"vllm": vllm.__version__}), "utf-8")
+            reply = {"error": reason(problem)}
+        file.write_text(json.dumps(reply | {"vllm": vllm.__version__}), "utf-8")
         cleanup_dist_env_and_memory()
 
 

@@ -44,7 +44,7 @@ def main() -> None:
             for split in SPLITS:
                 member = zipfile.ZipInfo(f"{split}/{code}.txt", EPOCH)
                 member.external_attr = 0o644 << 16
-                text = "\n\n".join(document for given, document in documents if given == split)
+                text = "\n\n".join(document for document_split, document in documents if document_split == split)
                 archive.writestr(member, text, compress_type=zipfile.ZIP_LZMA)
             missing = sum(not document for _, document in documents)
             print(f"{code}: {len(documents) - missing} documents" + (f", {missing} are not translated" * bool(missing)))

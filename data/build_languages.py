@@ -31,7 +31,7 @@ class Facts:
     macro: dict[str, list[str]]
     english: dict[str, str]
     scripts: dict[str, str]
-    own: dict[str, str]
+    autonyms: dict[str, str]
     aliases: dict[str, dict[str, str]]
     likely: dict[str, str]
     languoids: dict[str, Any]
@@ -58,12 +58,12 @@ def read_facts(folder: Path) -> Facts:
     """Returns the tables of all sources."""
     ((_, module),) = members(ISO, folder, r"package/iso6393\.js").items()
     rows = [dict(re.findall(r"""(\w+): (?:'|")(.*?)(?:'|"),?\n""", row)) for row in module.decode().split("  {\n")[1:]]
-    own = {}
+    autonyms = {}
     for path, content in members(CLDR_NAMES, folder, r"package/main/[^/]+/languages\.json").items():
         locale = path.split("/")[-2]
         table = json.loads(content)["main"][locale]["localeDisplayNames"]["languages"]
         if name := table.get(locale) or table.get(locale.split("-")[0]):
-            own[locale] = name
+            autonyms[locale] = name
     english = member(CLDR_NAMES, folder, "package/main/en/languages.json")
     scripts = member(CLDR_NAMES, folder, "package/main/en/scripts.json")
     aliases = member(CLDR_CORE, folder, "package/supplemental/aliases.json")
@@ -73,7 +73,7 @@ def read_facts(folder: Path) -> Facts:
         macro=member(MACRO, folder, "iso639/data/iso-639_macro.json")["macro"],
         english=english["main"]["en"]["localeDisplayNames"]["languages"],
         scripts=scripts["main"]["en"]["localeDisplayNames"]["scripts"],
-        own=own,
+        autonyms=autonyms,
         aliases=aliases["supplemental"]["metadata"]["alias"]["languageAlias"],
         likely=member(CLDR_CORE, folder, "package/supplemental/likelySubtags.json")["supplemental"]["likelySubtags"],
         languoids=glottolog["entities"],
@@ -128,8 +128,8 @@ def aliases(facts: Facts, rows: list[dict[str, str]]) -> dict[str, tuple[str, st
     for tag, code in regional(facts, rows).items():
         if code:
             result.setdefault(tag, (code, "BCP-47 code, in the script of the region"))
-    known = {row[field] for row in rows for field in ("code", "bcp47", "name")} | set(AMBIGUOUS)
-    return {alias: found for alias, found in sorted(result.items()) if alias not in known}
+    taken = {row[field] for row in rows for field in ("code", "bcp47", "name")} | set(AMBIGUOUS)
+    return {alias: target for alias, target in sorted(result.items()) if alias not in taken}
 
 
 def regional(facts: Facts, rows: list[dict[str, str]]) -> dict[str, str]:
@@ -138,7 +138,7 @@ def regional(facts: Facts, rows: list[dict[str, str]]) -> dict[str, str]:
     result = {}
     for tag, full in facts.likely.items():
         subtag, script, *_ = full.split("-")
-        if re.fullmatch(f"{subtag}-[A-Z]{{2}}", tag) and any(known == subtag for known, _ in here):
+        if re.fullmatch(f"{subtag}-[A-Z]{{2}}", tag) and any(language == subtag for language, _ in here):
             result[tag] = here.get((subtag, script), "")
     return result
 
@@ -162,10 +162,10 @@ def _add_macrolanguage(
 
 def _add_withdrawn(facts: Facts, result: dict[str, tuple[str, str]], rows: list[dict[str, str]]) -> None:
     tags = {row["bcp47"]: row["code"] for row in rows}
-    known = {key for row in rows for key in (row["code"], row["iso639_3"], row["bcp47"])}
+    codes = {key for row in rows for key in (row["code"], row["iso639_3"], row["bcp47"])}
     for old, entry in facts.aliases.items():
         withdrawn = entry["_reason"] == "deprecated" or (len(old) == 2 and entry["_reason"] == "legacy")
-        if withdrawn and "-" not in old and old not in known and entry["_replacement"] in tags:
+        if withdrawn and "-" not in old and old not in codes and entry["_replacement"] in tags:
             result.setdefault(old, (tags[entry["_replacement"]], "withdrawn code"))
 
 
@@ -189,7 +189,7 @@ def _replacement(facts: Facts, iso: str) -> str:
 
 def _autonym(facts: Facts, iso: str, tag: str, script: str) -> str:
     subtag = tag.split("-")[0]
-    for autonym in (facts.own.get(f"{subtag}-{script}"), facts.own.get(subtag), facts.endonym(iso)):
+    for autonym in (facts.autonyms.get(f"{subtag}-{script}"), facts.autonyms.get(subtag), facts.endonym(iso)):
         if autonym and script_of(autonym) in ({"Hani", "Jpan"} if script in HAN else {script}):
             return autonym
     return ""
@@ -230,13 +230,13 @@ def main() -> None:
     declared = chosen_declarations(folder)[0]
     rows = languages(facts, sorted(FLORES) + sorted({*declared, *ADDED} - FLORES))
     others = aliases(facts, rows)
-    codes = {alias: found for alias, found in others.items() if CODE.fullmatch(alias)}
+    codes = {alias: target for alias, target in others.items() if CODE.fullmatch(alias)}
     table = {
         "sources": [f"{s.index} {s.name} {s.version} ({s.licence})" for s in FACTS],
         "columns": list(rows[0]),
         "languages": [list(row.values()) for row in rows],
         "other codes": codes,
-        "other names": {alias: found for alias, found in others.items() if alias not in codes},
+        "other names": {alias: target for alias, target in others.items() if alias not in codes},
         "ambiguous": dict(sorted(AMBIGUOUS.items())),
         "other scripts": sorted(tag for tag, code in regional(facts, rows).items() if not code and tag not in codes),
     }

@@ -24,18 +24,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, help="where the fetched packages are kept")
     chosen, reasons = chosen_declarations(parser.parse_args().cache or Path(tempfile.mkdtemp()))
-    known = {row[0] for row in json.loads(LANGUAGES.read_text(encoding="utf-8"))["languages"]}
+    catalog = {row[0] for row in json.loads(LANGUAGES.read_text(encoding="utf-8"))["languages"]}
     with zipfile.ZipFile(TARGET, "w") as archive:
-        for code in sorted(known & set(chosen)):
+        for code in sorted(catalog & set(chosen)):
             member = zipfile.ZipInfo(f"{code}.txt", EPOCH)
             member.external_attr = 0o644 << 16
             archive.writestr(member, "\n\n".join(chosen[code].sections), compress_type=zipfile.ZIP_LZMA)
     for file, reason in sorted(reasons.items()):
         print(f"left out {file}: {reason}")
-    for code in sorted(set(chosen) - known):
+    for code in sorted(set(chosen) - catalog):
         print(f"left out {chosen[code].file}: no sure facts about {code}")
-    whole = sum(bool(chosen[code].sections[0]) for code in known & set(chosen))
-    print(f"{len(known & set(chosen))} languages, {whole} with all 31 sections, {TARGET.stat().st_size:,} bytes")
+    whole = sum(bool(chosen[code].sections[0]) for code in catalog & set(chosen))
+    print(f"{len(catalog & set(chosen))} languages, {whole} with all 31 sections, {TARGET.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

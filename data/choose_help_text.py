@@ -54,25 +54,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="the training text of the embedded model")
     parser.add_argument("--cache", type=Path, help="where the fetched packages are kept")
-    given = parser.parse_args()
-    cache = given.cache or Path(tempfile.mkdtemp())
+    args = parser.parse_args()
+    cache = args.cache or Path(tempfile.mkdtemp())
     english = read_help(ENGLISH, cache)
     chosen = [number for number, text in english.items() if _is_prose(text)]
     for code in HELD_OUT:
         texts = english if code == ENGLISH else read_help(code, cache)
-        path = given.corpus / "train" / f"{code[:3]}.txt.xz"
+        path = args.corpus / "train" / f"{code[:3]}.txt.xz"
         if not path.is_file():
             raise SystemExit(f"{path} is not there; CORPUS must be the training text of the embedded model")
-        found = translated(chosen, texts, english, code=code, ratio=2)
-        chosen = list(_held_out(found, texts, code, path))
-        print(f"{code}: {len(found):,} translated, {len(chosen):,} of them held out")
+        translations = translated(chosen, texts, english, code=code, ratio=2)
+        chosen = list(_held_out(translations, texts, code, path))
+        print(f"{code}: {len(translations):,} translated, {len(chosen):,} of them held out")
     chosen = list(_not_nearly_repeated(chosen, english))
     for code in sorted(set(PACKAGES) - set(HELD_OUT)):
         texts = read_help(code, cache, {number.partition("#")[0] for number in chosen})
-        found = translated(chosen, texts, english, code=code, ratio=2)
-        print(f"{code}: {len(found):,} of {len(chosen):,} translated")
-        if len(found) > (1 - MOST_MISSING) * len(chosen):
-            chosen = found
+        translations = translated(chosen, texts, english, code=code, ratio=2)
+        print(f"{code}: {len(translations):,} of {len(chosen):,} translated")
+        if len(translations) > (1 - MOST_MISSING) * len(chosen):
+            chosen = translations
     documents = list(_documents(chosen, english))
     lines = sorted(f"{split} {' '.join(numbers)}\n" for split, numbers in _split(documents, english))
     TARGET.write_text("".join(lines), encoding="utf-8")
@@ -127,7 +127,7 @@ def _split(documents: list[list[str]], english: Paragraphs) -> Iterator[tuple[st
     sizes = [sum(len(english[number]) for number in document) for document in documents]
     before = 0
     for size, document in sorted(
-        zip(sizes, documents, strict=True), key=lambda each: hashlib.sha256(each[1][0].encode()).digest()
+        zip(sizes, documents, strict=True), key=lambda pair: hashlib.sha256(pair[1][0].encode()).digest()
     ):
         yield ("calibration" if before < CALIBRATION_SHARE * sum(sizes) else "evaluation"), document
         before += size

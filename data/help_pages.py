@@ -77,12 +77,12 @@ def read_help(code: str, folder: Path, pages: Iterable[str] | None = None) -> Pa
     root = f"./usr/share/libreoffice/help/{tag}/text/"
     wanted = ".+[.]html" if pages is None else "|".join(map(re.escape, pages))
     package = Source("Debian", name, VERSION, file, sha256, "MPL-2.0")
-    found: Paragraphs = {}
+    paragraphs: Paragraphs = {}
     for path, content in sorted(members(package, folder, f"{re.escape(root)}({wanted})").items()):
         page = _Page()
         page.feed(content.decode())
-        found |= {f"{path.removeprefix(root)}#{number}": text for number, text in page.paragraphs.items()}
-    return found
+        paragraphs |= {f"{path.removeprefix(root)}#{number}": text for number, text in page.paragraphs.items()}
+    return paragraphs
 
 
 def translated(numbers: Iterable[str], texts: Paragraphs, english: Paragraphs, *, code: str, ratio: float) -> list[str]:
@@ -90,12 +90,12 @@ def translated(numbers: Iterable[str], texts: Paragraphs, english: Paragraphs, *
 
     Older text is suspected where a translation has more than `ratio` times the usual length, or less than the inverse.
     """
-    found = {
+    numbers_by_text = {
         texts[number].casefold(): number
         for number in reversed(list(numbers))  # so that the first of several equal ones stays
         if number in texts and is_translation(texts[number], english[number], code)
     }
-    lengths = {number: len(texts[number]) / len(english[number]) for number in reversed(found.values())}
+    lengths = {number: len(texts[number]) / len(english[number]) for number in reversed(numbers_by_text.values())}
     usual = median(lengths.values())
     return [number for number, length in lengths.items() if 1 / ratio < length / usual < ratio]
 
@@ -128,12 +128,12 @@ class _Page(HTMLParser):
         self._text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "p":
-            number = given.get("id") or ""
-            usable = number.startswith("par_") and "code" not in (given.get("class") or "")
+            number = attributes.get("id") or ""
+            usable = number.startswith("par_") and "code" not in (attributes.get("class") or "")
             self._number, self._text = number if usable else "", []
-        elif "hidden" in given:  # one of several wordings, of which a script shows one
+        elif "hidden" in attributes:  # one of several wordings, of which a script shows one
             self._number = ""
         elif tag in ("br", "img"):
             self._text.append(" ")

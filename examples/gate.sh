@@ -6,9 +6,9 @@
 #
 # It printed:
 #
-#     pass: worst language (heb_Hebr) 0.151 [0.127, 0.173] bits per byte is at most 0.5 (measured by divergence)
+#     pass: heb_Hebr lost 0.151 bits per byte (95 % CI 0.127 to 0.173), limit 0.5 (measured by divergence)
 #     limit 0.5: exit code 0
-#     fail: worst language (heb_Hebr) 0.151 [0.127, 0.173] bits per byte is above 0.001 (measured by divergence)
+#     fail: heb_Hebr lost 0.151 bits per byte (95 % CI 0.127 to 0.173), limit 0.001 (measured by divergence)
 #     limit 0.001: exit code 1
 set -euo pipefail
 directory=$(mktemp -d)

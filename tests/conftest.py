@@ -82,17 +82,17 @@ def _interruptible() -> None:
 @pytest.fixture(scope="session")
 def reading_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
     """Returns the function that gives a small random model of a family."""
-    made: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, Checkpoint] = {}
 
     def reading_model(family: str) -> Checkpoint:
-        if family not in made:
+        if family not in checkpoints:
             cls, config, tokenizer = READING[family]
             directory = tmp_path_factory.mktemp(family)
             with torch.random.fork_rng():
                 torch.manual_seed(0)  # the same weights every time
                 save_with_tokenizer(cls(config()), directory, **tokenizer)
-            made[family] = Checkpoint(directory)
-        return made[family]
+            checkpoints[family] = Checkpoint(directory)
+        return checkpoints[family]
 
     t.logging.disable_progress_bar()
     return reading_model
@@ -128,12 +128,12 @@ def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Clips of one to three seconds in three languages, one of which the tokenizer of `whisper` does not know."""
-    said = {
+    sentences = {
         "eng": [f"On day {i} the wind came from the north." for i in range(12)],
         "fra": [f"Le jour {i}, le vent venait du nord." for i in range(12)],
         "quy": [f"{i} punchawpi wayra hanaqmanta hamurqa." for i in range(12)],
     }
-    return write_speech(tmp_path_factory.mktemp("speech") / "clips", said, seconds=(1.0, 3.0))
+    return write_speech(tmp_path_factory.mktemp("speech") / "clips", sentences, seconds=(1.0, 3.0))
 
 
 @pytest.fixture(scope="session")
@@ -142,10 +142,10 @@ def outer_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Ch
 
     Its weights are trained ones, and the work is that of so few blocks. It reads; what it writes are repetitions.
     """
-    source, made = Checkpoint("embedded:tiny"), dict[int, Checkpoint]()
+    source, checkpoints = Checkpoint("embedded:tiny"), dict[int, Checkpoint]()
 
     def outer_blocks(count: int) -> Checkpoint:
-        if count not in made:
+        if count not in checkpoints:
             directory = tmp_path_factory.mktemp(f"{count}-blocks") / "tiny"
             model = source.load().half()
             blocks = model.transformer.h
@@ -154,8 +154,8 @@ def outer_blocks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Ch
             model.save_pretrained(directory)
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(source.directory / name, directory)
-            made[count] = Checkpoint(directory)
-        return made[count]
+            checkpoints[count] = Checkpoint(directory)
+        return checkpoints[count]
 
     t.logging.disable_progress_bar()
     return outer_blocks
@@ -286,13 +286,13 @@ def audit_data() -> Callable[[str, list[float]], dict[str, Any]]:
     def audit_data(fingerprint: str, kappa: list[float]) -> dict[str, Any]:
         data = json.loads((DATA / "records" / "audit.json").read_text())
         data["model"] |= {"fingerprint": fingerprint, "stacks": ["decoder"] * len(kappa)}
-        data["blocks"] = [data["blocks"][0] | {"block": i, "kappa": each} for i, each in enumerate(kappa)]
+        data["blocks"] = [data["blocks"][0] | {"block": i, "kappa": value} for i, value in enumerate(kappa)]
         for form in data["damage"].values():
             form["by_block"] = {code: [0.0] * len(kappa) for code in form["by_block"]}
-        for each in data["patterns"].values():  # of the first blocks, as many as there are
-            each["blocks"] = each["blocks"][: len(kappa)]
+        for pattern in data["patterns"].values():  # of the first blocks, as many as there are
+            pattern["blocks"] = pattern["blocks"][: len(kappa)]
             for name in ("activation", "share"):
-                each[name] = {code: row[: len(kappa)] for code, row in each[name].items()}
+                pattern[name] = {code: row[: len(kappa)] for code, row in pattern[name].items()}
         return data
 
     return audit_data
@@ -305,15 +305,15 @@ def adaptive(outer_blocks: Callable[[int], Checkpoint], tmp_path_factory: pytest
     quantize(model, plan(model, policy="rtn", bits=4), out=out / "base")
     base = Checkpoint(out / "base")
     linears = [weight for block in model.architecture.blocks for weight in block.linears.values()]
-    made = []
+    overlays = []
     for name, codes, scales in (("a", linears[::5], linears[1::7]), ("b", linears[2::9], ())):
         patches = [_finer_rows(model, weight, first=len(name) + len(codes)) for weight in codes]
         for weight in set(scales) - set(codes):
-            own = base.read(f"{weight.name}_scale").clone()
-            patches.append(Patch("steps", weight.name, weight.module, 4, None, own * 1.125, None, own))
-        made.append(Overlay(name, {"a": ("eng_Latn", "heb_Hebr"), "b": ("jpn_Jpan",)}[name], tuple(patches)))
+            scale = base.read(f"{weight.name}_scale").clone()
+            patches.append(Patch("steps", weight.name, weight.module, 4, None, scale * 1.125, None, scale))
+        overlays.append(Overlay(name, {"a": ("eng_Latn", "heb_Hebr"), "b": ("jpn_Jpan",)}[name], tuple(patches)))
     served = {"eng_Latn": "a", "heb_Hebr": "a", "jpn_Jpan": "b", "fra_Latn": "base"}
-    Overlays(base.fingerprint, tuple(made), served).save(out / "overlays")
+    Overlays(base.fingerprint, tuple(overlays), served).save(out / "overlays")
     return out / "base", out / "overlays"
 
 
@@ -321,8 +321,8 @@ def _finer_rows(model: Checkpoint, weight: Any, *, first: int) -> Patch:
     """Returns every fourth row in 8 bits."""
     rows = torch.arange(first % 4, weight.shape[0], 4)
     W = model.read(weight.name).float()[rows]
-    found = round_to_nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
-    return Patch("codes", weight.name, weight.module, 8, rows, found.scales, found.codes)
+    rounded = round_to_nearest(W, (W.abs().amax(1, keepdim=True) / 127.5).half(), grid=Grid(8, "twos"))
+    return Patch("codes", weight.name, weight.module, 8, rows, rounded.scales, rounded.codes)
 
 
 def save_with_tokenizer(model: Any, directory: Path, **tokenizer: Any) -> None:
@@ -365,11 +365,13 @@ def lm_eval_run(tmp_path: Path) -> Callable[..., Path]:
         home.mkdir(parents=True, exist_ok=True)
         stamp = f"2026-01-02T03-04-{date}.000006"
         for task, scores in tasks.items():
-            lines = [each if isinstance(each, dict) else sample_of(i, {metric: each}) for i, each in enumerate(scores)]
+            lines = [
+                score if isinstance(score, dict) else sample_of(i, {metric: score}) for i, score in enumerate(scores)
+            ]
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (home / f"samples_{task}_{stamp}.jsonl").write_text(text, "utf-8")
-        said = {"versions": dict.fromkeys(tasks, 1), "n-shot": dict.fromkeys(tasks, 0)} | results
-        (home / f"results_{stamp}.json").write_text(json.dumps(said), "utf-8")
+        summary = {"versions": dict.fromkeys(tasks, 1), "n-shot": dict.fromkeys(tasks, 0)} | results
+        (home / f"results_{stamp}.json").write_text(json.dumps(summary), "utf-8")
         return tmp_path / name
 
     return write

@@ -57,8 +57,8 @@ def levelled(split: Split) -> Split:
 def muon(model: torch.nn.Module, choice: dict[str, Any]) -> list[Optimizer]:
     """Returns Muon for the matrices of the blocks, its steps as large as AdamW's, and AdamW for the rest."""
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and ".h." in name]
-    own = set(map(id, inner))
-    outer = [p for p in model.parameters() if id(p) not in own]
+    inner_ids = set(map(id, inner))
+    outer = [p for p in model.parameters() if id(p) not in inner_ids]
     first = Muon(inner, weight_decay=choice["weight_decay"], adjust_lr_fn="match_rms_adamw")
     return [first, train.adamw(outer, choice)]
 
@@ -124,7 +124,7 @@ ARMS = {
 def without(split: Split, texts: set[str], tokenizer: Tokenizer) -> Split:
     """Returns the documents to train on less those with one of these texts; nothing is held out besides."""
     coded = tokenizer.encode_batch_fast(sorted(texts), add_special_tokens=False)
-    apart = {np.array(each.ids, dtype=np.int32).tobytes() for each in coded}
+    apart = {np.array(encoding.ids, dtype=np.int32).tobytes() for encoding in coded}
     return {lang: ([d for d in kept if d[1:-1].tobytes() not in apart], []) for lang, (kept, _) in split.items()}
 
 
@@ -141,9 +141,9 @@ def train_arm(
     arm: Arm, split: Split, out: Path, *, recipe: dict[str, Any], vocabulary: int, options: argparse.Namespace
 ) -> float:
     """Trains one model and writes its checkpoint unless it diverged; returns the loss on the last batches."""
-    own = arm.settings(recipe["settings"])
+    settings = arm.settings(recipe["settings"])
     model, history = train.train(
-        own,
+        settings,
         arm.split(split),
         vocabulary=vocabulary,
         build=arm.build,
@@ -152,7 +152,7 @@ def train_arm(
     )
     loss = history[-1]["train"]
     if math.isfinite(loss):
-        train.save(model.cpu(), options.tokenizer, out, own)
+        train.save(model.cpu(), options.tokenizer, out, settings)
         record = {"recipe": recipe, "train": loss, "seconds": history[-1]["seconds"], "torch": torch.__version__}
         (out / DONE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return loss
@@ -183,8 +183,8 @@ def main() -> None:
     longest, size = 0.0, tokenizer.get_vocab_size()
     for arm, seed in itertools.product(options.arms, options.seeds):
         out, start = options.out / f"{arm}-{seed}", time.perf_counter()
-        own = {**settings, "training": {**settings["training"], "seed": seed}}
-        recipe = {"settings": own, "tokens": tokens}
+        seeded_settings = {**settings, "training": {**settings["training"], "seed": seed}}
+        recipe = {"settings": seeded_settings, "tokens": tokens}
         if trained_already(out, recipe):
             continue
         if start - began + longest > options.limit:

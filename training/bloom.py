@@ -102,11 +102,11 @@ class Bloom(nn.Module):
         mask = create_block_mask(lambda _, __, query, key: query >= key, None, None, length, length, tokens.device)
         parts = self.transformer
         x = self.dropout(parts["word_embeddings_layernorm"](parts["word_embeddings"](tokens)))
-        found = []
+        states = []
         for block in parts["h"]:
             x = block(x, mask)
-            found.append(x)
-        return found
+            states.append(x)
+        return states
 
     def losses(self, state: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of every position from the residual stream after the last block."""

@@ -65,8 +65,8 @@ def continuation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, doc
     words = document.split()
     prompt = " ".join(words[:8]) if len(words) > 8 else document[:16]
     ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(prompt).input_ids]])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
-    text = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+    text = tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
     return f"{prompt} **→** {' / '.join(line.strip() for line in text.splitlines() if line.strip())}"
 
 
@@ -78,7 +78,7 @@ def rows(corpus: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
     table, continued = [], []
     for short in sorted(tokens, key=tokens.__getitem__, reverse=True):
         language = find_language(short)
-        size = sum(len(each.encode()) for each in documents(corpus, short, history["settings"]["text"]))
+        size = sum(len(document.encode()) for document in documents(corpus, short, history["settings"]["text"]))
         declaration = udhr([language.code]).evaluation[language.code]
         measured, per_token = bits_per_byte(model, tokenizer, declaration)
         cells = [
@@ -89,8 +89,8 @@ def rows(corpus: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
             measured,
             f"{per_token:.2f}",
         ]
-        for each in sets:
-            file = each / f"{short}.txt"
+        for directory in sets:
+            file = directory / f"{short}.txt"
             lines = file.read_text(encoding="utf-8").splitlines()[:LINES] if file.exists() else []
             cells.append(bits_per_byte(model, tokenizer, lines)[0] if lines else "–")
         table.append(f"| {' | '.join(cells)} |")

@@ -60,7 +60,7 @@ def encode(
     split = {}
     for index, lang in enumerate(languages(corpus)):
         coded = tokenizer.encode_batch_fast(documents(corpus, lang, settings), add_special_tokens=False)
-        arrays = [np.array([start, *each.ids, end], dtype=np.int32) for each in coded]
+        arrays = [np.array([start, *encoding.ids, end], dtype=np.int32) for encoding in coded]
         generator = np.random.default_rng([settings["seed"], index])
         apart = generator.random(len(arrays)) < settings["held_out"]
         kept = [array for array, held in zip(arrays, apart, strict=True) if not held]

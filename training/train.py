@@ -72,8 +72,8 @@ def held_out_loss(
                 torch.cat([part, part[-1:].expand(choice["batch"] - len(part), -1)])
                 for part in rows.split(choice["batch"])
             ]
-            each = torch.cat([model(part[:, :-1], part[:, 1:]) for part in parts])[: len(rows)]
-        losses[lang] = each.double().mean().item()
+            position_losses = torch.cat([model(part[:, :-1], part[:, 1:]) for part in parts])[: len(rows)]
+        losses[lang] = position_losses.double().mean().item()
     model.train()
     return losses
 
@@ -116,14 +116,14 @@ def train(
     model = build(settings, vocabulary=vocabulary).to(device)
     movers = optimizers(model, choice)
     compiled = torch.compile(model) if device == "cuda" else model
-    documents = [each for kept, _ in split.values() for each in kept]
+    documents = [document for kept, _ in split.values() for document in kept]
     held = {lang: apart for lang, (_, apart) in split.items() if apart}
     per_step = choice["batch"] * choice["sequence"]
     steps = round(choice["epochs"] * sum(map(len, documents)) / per_step)
     history: list[dict[str, Any]] = []
     began, running = time.perf_counter(), 0.0
     for step, rows in zip(range(steps), batches(documents, choice, device=device), strict=False):
-        for group in (each for mover in movers for each in mover.param_groups):
+        for group in (group for mover in movers for group in mover.param_groups):
             group["lr"] = learning_rate(step, steps, choice)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             loss = compiled(rows[:, :-1], rows[:, 1:]).mean()

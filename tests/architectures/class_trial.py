@@ -63,31 +63,31 @@ def try_class(kind: str, family: str, name: str, *, tokenizer: Path, directory: 
     try:
         checkpoint = fb.Checkpoint(original)
         blocks = checkpoint.architecture.blocks
-        bits = 8 if any(each.needs_weight for each in checkpoint.architecture.weights.values()) else 4
+        bits = 8 if any(weight.needs_weight for weight in checkpoint.architecture.weights.values()) else 4
         stage = "audit"
         text = speech_for(checkpoint, directory / "speech") if checkpoint.architecture.reads == SOUND else None
-        given = {"languages": LANGUAGES, "tokens": TOKENS, "text": text}
-        fb.audit(checkpoint, scheme=Scheme(4, GROUP), **given)
+        settings = {"languages": LANGUAGES, "tokens": TOKENS, "text": text}
+        fb.audit(checkpoint, scheme=Scheme(4, GROUP), **settings)
         stage = "quantize"
         done = fb.quantize(
-            checkpoint, fb.plan(checkpoint, policy="gptq", bits=bits, group=GROUP, **given), text=text, out=packed
+            checkpoint, fb.plan(checkpoint, policy="gptq", bits=bits, group=GROUP, **settings), text=text, out=packed
         )
         stage = "evaluate"
-        fb.evaluate(packed, reference=checkpoint, **given)
+        fb.evaluate(packed, reference=checkpoint, **settings)
     except FairbitsError as problem:
         return Outcome(kind, family, name, stage, str(problem))
-    rounded = {each.name for each in done.layers if each.bits is not None}
+    rounded = {layer.name for layer in done.layers if layer.bits is not None}
     inside = {
-        each.name: torch.Size(checkpoint.tensors[each.name].shape).numel()
+        weight.name: torch.Size(checkpoint.tensors[weight.name].shape).numel()
         for b in blocks
-        for each in b.weights.values()
+        for weight in b.weights.values()
     }
     check_reload(checkpoint, packed)
     corpus = open_corpus_for(checkpoint, text, LANGUAGES)
     words = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", TOKENS, TOKENS), least=1)
-    for each in (checkpoint, fb.Checkpoint(packed)):
-        check_itself(each, words)
-    share = sum(count for each, count in inside.items() if each in rounded) / sum(inside.values())
+    for candidate in (checkpoint, fb.Checkpoint(packed)):
+        check_itself(candidate, words)
+    share = sum(count for weight_name, count in inside.items() if weight_name in rounded) / sum(inside.values())
     return Outcome(kind, family, name, "works", quantized=share, bits=bits)
 
 
@@ -98,18 +98,18 @@ def speech_for(checkpoint: fb.Checkpoint, directory: Path) -> Path:
     WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=seconds).save_pretrained(
         checkpoint.directory
     )
-    said = {lang: [f"{lang} {i} {i + 1} {i + 2}" for i in range(2 * LEAST_DOCUMENTS)] for lang in LANGUAGES}
-    return write_speech(directory, said, seconds=(1.0, 2.5))
+    sentences = {lang: [f"{lang} {i} {i + 1} {i + 2}" for i in range(2 * LEAST_DOCUMENTS)] for lang in LANGUAGES}
+    return write_speech(directory, sentences, seconds=(1.0, 2.5))
 
 
 def check_itself(checkpoint: fb.Checkpoint, words: TokenizedText) -> None:
     """Raises unless a model diverges nowhere from itself, each time it is asked, whole and in blocks."""
     with ReferenceModel.on_text(checkpoint, words) as reference:
-        found: list[Any] = []
+        comparisons: list[Any] = []
         for whole in (True, True, False):
             with patch.object(features, "fits_whole", lambda *_, whole=whole: whole):
-                found.append(reference.compare(checkpoint))
-    first, second, in_blocks = found
+                comparisons.append(reference.compare(checkpoint))
+    first, second, in_blocks = comparisons
     assert np.array_equal(first.kl, second.kl)
     assert first.kl.sum() < ITSELF * first.predicted.sum(), f"{first.kl.sum() / first.predicted.sum()} as a whole"
     assert in_blocks.kl.sum() < ITSELF * first.predicted.sum(), (
@@ -128,5 +128,5 @@ def check_reload(checkpoint: fb.Checkpoint, packed: Path) -> None:
         frames = 2 * ours.config.max_source_positions
         inputs = {SOUND: torch.randn(1, ours.config.num_mel_bins, frames), "decoder_input_ids": ids}
     with torch.no_grad():
-        mine, yours = (each(**inputs, use_cache=False).logits for each in (ours, theirs))
+        mine, yours = (model(**inputs, use_cache=False).logits for model in (ours, theirs))
     torch.testing.assert_close(mine, yours, rtol=0, atol=LOGITS_TOLERANCE)

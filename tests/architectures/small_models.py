@@ -89,11 +89,11 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
 
 def language_models() -> Iterator[tuple[str, str, str]]:
     """Yields kind, model_type and class name of every class with a language model head, speech without those before."""
-    known = set(dir(transformers))  # without importing them
+    available = set(dir(transformers))  # without importing them
     named = set[str]()
     for kind, table in KINDS.items():
         for model_type, name in table.items():
-            if isinstance(name, str) and name in known and not (kind == "speech" and name in named):
+            if isinstance(name, str) and name in available and not (kind == "speech" and name in named):
                 yield kind, model_type, name
                 named.add(name)
 
@@ -104,9 +104,13 @@ def small_config(model_type: str, name: str, *, vocabulary: int) -> PretrainedCo
     usual = kind()
     parts = {name: getattr(usual, name, None) for name in kind.sub_configs}
     inner = {
-        part: {**own.to_dict(), **_smaller(own, vocabulary=vocabulary), **SPECIAL.get(f"{model_type}.{part}", {})}
-        for part, own in parts.items()
-        if isinstance(own, PretrainedConfig)
+        part: {
+            **part_config.to_dict(),
+            **_smaller(part_config, vocabulary=vocabulary),
+            **SPECIAL.get(f"{model_type}.{part}", {}),
+        }
+        for part, part_config in parts.items()
+        if isinstance(part_config, PretrainedConfig)
     }
     config = kind(**{**_smaller(usual, vocabulary=vocabulary), **inner, **SPECIAL.get(model_type, {})})
     if getattr(transformers, name).config_class is kind.sub_configs.get("text_config"):
@@ -133,26 +137,26 @@ def small_model(model_type: str, name: str, *, vocabulary: int, seed: int = 0) -
 def _smaller(config: PretrainedConfig, *, vocabulary: int) -> dict[str, Any]:
     """Returns the fields of a configuration that are different in a small model."""
     fields = config.to_dict()
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in fields.items():
         size = next((size for pattern, size in SIZES.items() if re.fullmatch(pattern, name)), None)
         if size is not None and isinstance(value, list):
-            found[name] = [size] * DEPTH
+            changes[name] = [size] * DEPTH
         elif size is not None and isinstance(value, int) and not isinstance(value, bool):
-            found[name] = size or vocabulary
+            changes[name] = size or vocabulary
         elif name in TOKENS and value is not None:
-            found[name] = TOKENS[name]
+            changes[name] = TOKENS[name]
         elif name.endswith("layer_types") and isinstance(value, list):
-            found[name] = _kinds(value)
+            changes[name] = _kinds(value)
     if "head_dim" in fields:
-        found["head_dim"] = found.get("qk_rope_head_dim", 16)
-    if "qk_rope_head_dim" in found:  # latent attention makes keys and values for every head
-        found["num_key_value_heads"] = found["num_attention_heads"]
+        changes["head_dim"] = changes.get("qk_rope_head_dim", 16)
+    if "qk_rope_head_dim" in changes:  # latent attention makes keys and values for every head
+        changes["num_key_value_heads"] = changes["num_attention_heads"]
     if fields.get("is_encoder_decoder"):
-        found["decoder_start_token_id"] = TOKENS["decoder_start_token_id"]
+        changes["decoder_start_token_id"] = TOKENS["decoder_start_token_id"]
     if "per_layer_config" in fields:
-        found["per_layer_config"] = {}
-    return found
+        changes["per_layer_config"] = {}
+    return changes
 
 
 def _kinds(kinds: list[str]) -> list[str]:

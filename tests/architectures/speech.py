@@ -84,6 +84,6 @@ def whisper_tokenizer(size: int) -> Any:
     source = Checkpoint("embedded:tiny").directory / "tokenizer.json"
     bpe = json.loads(smaller_tokenizer(source, size))["model"]
     tokenizer = WhisperTokenizer(vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]])
-    names = ["<|startoftranscript|>", *(f"<|{each}|>" for each in LANGUAGES), *TIMES]
+    names = ["<|startoftranscript|>", *(f"<|{language}|>" for language in LANGUAGES), *TIMES]
     tokenizer.add_special_tokens({"additional_special_tokens": names})
     return tokenizer

@@ -17,15 +17,18 @@ PARTLY, BITS = 0.9, 4
 def table(outcomes: list[dict[str, Any]]) -> str:
     """Returns the counts by kind, and the classes that do not work or only in part."""
     lines = ["| kind | classes | work | in part | refused | not built here |", "|---|---|---|---|---|---|"]
-    for kind in dict.fromkeys(each["kind"] for each in outcomes):
-        own = [each for each in outcomes if each["kind"] == kind]
-        counts = [sum(_state(each) == state for each in own) for state in ("works", "in part", "refused", "not built")]
-        lines.append(f"| {kind} | {len(own)} | " + " | ".join(map(str, counts)) + " |")
+    for kind in dict.fromkeys(outcome["kind"] for outcome in outcomes):
+        of_kind = [outcome for outcome in outcomes if outcome["kind"] == kind]
+        counts = [
+            sum(_state(outcome) == state for outcome in of_kind)
+            for state in ("works", "in part", "refused", "not built")
+        ]
+        lines.append(f"| {kind} | {len(of_kind)} | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "| class | model_type | kind | |", "|---|---|---|---|"]
-    for each in sorted(outcomes, key=lambda each: (each["kind"], each["name"])):
-        if (state := _state(each)) != "works":
-            what = _part(each) if state == "in part" else _reason(each)
-            lines.append(f"| {each['name']} | {each['family']} | {each['kind']} | {what} |")
+    for outcome in sorted(outcomes, key=lambda outcome: (outcome["kind"], outcome["name"])):
+        if (state := _state(outcome)) != "works":
+            what = _part(outcome) if state == "in part" else _reason(outcome)
+            lines.append(f"| {outcome['name']} | {outcome['family']} | {outcome['kind']} | {what} |")
     return "\n".join(lines)
 
 
@@ -51,8 +54,8 @@ def main() -> None:
     before, rest = page.split(START)
     _, after = rest.split(END)
     outcomes = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))]
-    built = [each for each in outcomes if each["kind"] == "causal" and each["stage"] != "not built"]
-    works = sum(each["stage"] == "works" for each in built)
+    built = [outcome for outcome in outcomes if outcome["kind"] == "causal" and outcome["stage"] != "not built"]
+    works = sum(outcome["stage"] == "works" for outcome in built)
     PAGE.write_text(f"{before}{START}\n\n{table(outcomes)}\n\n{END}{after}", encoding="utf-8")
     if not built or works < ENOUGH * len(built):
         raise SystemExit(f"only {works} of {len(built)} causal classes work")

@@ -20,9 +20,9 @@ SECONDS = 240
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a directory with a small multilingual tokenizer, which also knows how to mask a token."""
     directory = tmp_path_factory.mktemp("tokenizer")
-    found = Checkpoint("embedded:tiny").tokenizer()
-    found.add_special_tokens({"mask_token": "<mask>"})
-    found.save_pretrained(directory)
+    embedded = Checkpoint("embedded:tiny").tokenizer()
+    embedded.add_special_tokens({"mask_token": "<mask>"})
+    embedded.save_pretrained(directory)
     return directory
 
 

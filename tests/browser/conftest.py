@@ -30,12 +30,12 @@ class Opened:
 
     page: Any
     address: str
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def quiet(self) -> bool:
         """Returns whether nothing was said and nothing was asked for."""
-        return not self.said and not self.asked
+        return not self.messages and not self.asked
 
     def type(self, text: str) -> None:
         """Types into the search field, and waits until the figures have followed."""
@@ -63,12 +63,12 @@ class Opened:
 
     def labels(self, figure: str) -> list[str]:
         """Returns the names beside the rows of a figure, from the top, as they are shown."""
-        found = self.page.evaluate(
+        labels = self.page.evaluate(
             "name => [...document.querySelectorAll(`#fig-${name} .ytick text`)]"
-            ".map(each => [each.getBoundingClientRect().top, each.textContent])",
+            ".map(tick => [tick.getBoundingClientRect().top, tick.textContent])",
             figure,
         )
-        return [text for _, text in sorted(found)]
+        return [text for _, text in sorted(labels)]
 
 
 @pytest.fixture
@@ -98,13 +98,13 @@ def measured(finished_run: Path) -> dict[str, Any]:
 
     By added loss per token, nothing is significant; one point of the curves is below 0.
     """
-    found = copy.deepcopy(dict(report(finished_run).content))
-    found["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
+    content = copy.deepcopy(dict(report(finished_run).content))
+    content["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
     verdicts = {"heb_Hebr": "less", "swh_Latn": "more"}
-    for row in found["languages"]:
-        row["verdict"] = dict.fromkeys(found["units"]) | {"divergence_bits_per_byte": verdicts.get(row["code"])}
-    found["curves"]["damage"][0][-1] = {"value": -0.001, "low": -0.002, "high": 0.001}
-    return found
+    for row in content["languages"]:
+        row["verdict"] = dict.fromkeys(content["units"]) | {"divergence_bits_per_byte": verdicts.get(row["code"])}
+    content["curves"]["damage"][0][-1] = {"value": -0.001, "low": -0.002, "high": 0.001}
+    return content
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         context.set_default_timeout(15_000)
         opened = Opened(context.new_page(), file.as_uri())
         page = opened.page
-        page.on("console", lambda message: opened.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: opened.said.append(str(error)))
+        page.on("console", lambda message: opened.messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: opened.messages.append(str(error)))
         page.on("request", lambda request: opened.asked.append(request.url))
         page.goto(opened.address)
         wait(page)
@@ -147,33 +147,36 @@ def hostile() -> Callable[[dict[str, Any], str], dict[str, Any]]:
 
 def _hostile(content: dict[str, Any], odd: str) -> dict[str, Any]:
     """Returns the content with hostile text wherever a model or a user can put some."""
-    own = copy.deepcopy(content)
-    code = own["languages"][0]["code"]
-    own["model"] = own["family"] = odd
-    for method in own["methods"]:
+    modified = copy.deepcopy(content)
+    code = modified["languages"][0]["code"]
+    modified["model"] = modified["family"] = odd
+    for method in modified["methods"]:
         method |= {"name": odd, "target": odd}
-    own["headline"]["sentences"][0] = odd
-    own["languages"][0] |= dict.fromkeys(("code", "name", "autonym", "bcp47", "script", "family"), odd)
+    modified["headline"]["sentences"][0] = odd
+    modified["languages"][0] |= dict.fromkeys(("code", "name", "autonym", "bcp47", "script", "family"), odd)
     for side in ("before", "after"):
-        if own["headline"]["worst"][side]["language"] == code:
-            own["headline"]["worst"][side]["language"] = odd
+        if modified["headline"]["worst"][side]["language"] == code:
+            modified["headline"]["worst"][side]["language"] = odd
     for name in ("patterns", "causes", "prediction", "curves"):
-        own[name]["languages"] = [odd if each == code else each for each in own[name]["languages"]]
-    for rule in own["blocks"]["outliers"].values():
+        modified[name]["languages"] = [
+            odd if language == code else language for language in modified[name]["languages"]
+        ]
+    for rule in modified["blocks"]["outliers"].values():
         rule["remark"] = odd
-    own["prediction"] |= {"like": False, "made_with": odd}
-    own["causes"]["scheme"] = own["prediction"]["scheme"] = own["curves"]["policy"] = own["curves"]["unit"] = odd
-    own["curves"]["verdict"] = [odd]
-    own["curves"]["critical_width"] = [odd] * 4
-    own["allocation"]["roles"][0] = odd
-    own["allocation"]["outside"] = [{"role": odd, "name": odd, "bits": None, "bytes": None}]
-    own["checklist"] |= {"risk": odd, "strategy": odd}
-    for each in (*own["checklist"]["checks"], *own["checklist"]["conditions"]):
-        each |= {name: odd for name, was in each.items() if isinstance(was, str)}
-    own["certificate"] |= {"worse": odd, "better": odd}
-    for each in own["provenance"]["models"]:
-        each |= dict.fromkeys(("name", "target", "fingerprint"), odd)
-    own["provenance"]["evaluation"] |= {"text": odd, "hashes": {odd: odd}}
-    own["provenance"] |= {"run": {odd: odd}, "files": {odd: odd}, "versions": {odd: odd}}
-    own["notes"] = [{"from": odd, "text": odd}]
-    return own
+    modified["prediction"] |= {"like": False, "made_with": odd}
+    modified["causes"]["scheme"] = modified["prediction"]["scheme"] = odd
+    modified["curves"]["policy"] = modified["curves"]["unit"] = odd
+    modified["curves"]["verdict"] = [odd]
+    modified["curves"]["critical_width"] = [odd] * 4
+    modified["allocation"]["roles"][0] = odd
+    modified["allocation"]["outside"] = [{"role": odd, "name": odd, "bits": None, "bytes": None}]
+    modified["checklist"] |= {"risk": odd, "strategy": odd}
+    for entry in (*modified["checklist"]["checks"], *modified["checklist"]["conditions"]):
+        entry |= {name: odd for name, was in entry.items() if isinstance(was, str)}
+    modified["certificate"] |= {"worse": odd, "better": odd}
+    for model in modified["provenance"]["models"]:
+        model |= dict.fromkeys(("name", "target", "fingerprint"), odd)
+    modified["provenance"]["evaluation"] |= {"text": odd, "hashes": {odd: odd}}
+    modified["provenance"] |= {"run": {odd: odd}, "files": {odd: odd}, "versions": {odd: odd}}
+    modified["notes"] = [{"from": odd, "text": odd}]
+    return modified

@@ -64,7 +64,7 @@ def test_a_header_orders_and_orders_the_other_way_round(show, measured) -> None:
 
 def shown(opened: Any) -> set[int]:
     """Returns how many languages table, plot and map show."""
-    marks = next(each for each in opened.plotted("languages") if each["mode"] == "markers")
+    marks = next(trace for trace in opened.plotted("languages") if trace["mode"] == "markers")
     return {len(opened.rows()), len(marks["x"]), len(opened.plotted("patterns")[0]["z"])}
 
 
@@ -96,7 +96,7 @@ def test_the_scale_changes_the_numbers(show, measured) -> None:
     assert len(measured["units"]) == 6
     for unit in measured["units"]:
         opened.page.select_option("#unit", unit)
-        marks = [each for each in opened.plotted("languages") if each["mode"] == "markers"]
+        marks = [trace for trace in opened.plotted("languages") if trace["mode"] == "markers"]
         rows = sorted(measured["languages"], key=lambda row, unit=unit: -value(row, unit=unit))
         assert opened.rows() == [row["code"] for row in rows]
         assert marks[0]["x"] == pytest.approx([value(row, unit=unit) for row in rows], rel=DIGITS)
@@ -121,8 +121,8 @@ def test_verdicts_are_those_of_the_unit_and_of_methods_that_are_shown(show, meas
     head, *lines = opened.downloaded("languages")
     place = head.index("difference, added loss, nats per token")
     expected = {row["code"]: row["difference"]["loss_nats_per_token"]["value"] for row in measured["languages"]}
-    found = {line[head.index("Code")]: float(line[place]) for line in lines}
-    assert found == pytest.approx(expected, rel=DIGITS)
+    differences = {line[head.index("Code")]: float(line[place]) for line in lines}
+    assert differences == pytest.approx(expected, rel=DIGITS)
     opened.page.select_option("#unit", UNIT)
     for method in ("0", "1"):
         opened.page.uncheck(f"input[name=method][value='{method}']")
@@ -138,9 +138,9 @@ def test_the_axis_names_the_measure_and_the_unit(show, measured) -> None:
     assert opened.page.locator("#unit option:checked").inner_text() == "divergence, bits per byte"
     opened.page.select_option("#unit", label="added loss, bits per byte")
     assert title.all_text_contents() == ["added loss, bits per byte"]
-    marks = [each for each in opened.plotted("languages") if each["mode"] == "markers"]
-    found = sorted(value(row, unit="loss_bits_per_byte") for row in measured["languages"])
-    assert sorted(marks[0]["x"]) == pytest.approx(found, rel=DIGITS)
+    marks = [trace for trace in opened.plotted("languages") if trace["mode"] == "markers"]
+    expected = sorted(value(row, unit="loss_bits_per_byte") for row in measured["languages"])
+    assert sorted(marks[0]["x"]) == pytest.approx(expected, rel=DIGITS)
     widths = opened.page.locator("#fig-widths .g-ytitle").text_content()
     assert widths == "divergence, bits per byte, log scale"  # the sweep has a scale of its own
     assert opened.quiet()
@@ -175,7 +175,7 @@ def test_tables_are_downloaded_as_csv(show, measured) -> None:
     assert [float(line[1]) for line in lines] == pytest.approx([value(row) for row in rows], rel=DIGITS)
     assert [line[head.index("Autonym")] for line in lines] == [row["autonym"] for row in rows]
     head, *lines = opened.downloaded("kappa")
-    kappas = [each["kappa"] for each in measured["blocks"]["blocks"]]
+    kappas = [block["kappa"] for block in measured["blocks"]["blocks"]]
     assert [float(line[head.index("kappa")]) for line in lines] == pytest.approx(kappas, rel=DIGITS)
     for table in ("patterns", "causes", "widths", "prediction"):
         assert len(opened.downloaded(table)) == 5
@@ -194,7 +194,7 @@ def test_arrow_keys_step_through_the_points_of_every_plot(show, measured) -> Non
         assert len(heard) >= 2, name
     opened.page.locator("#fig-languages .plot").focus()
     opened.page.keyboard.press("ArrowDown")
-    said = opened.page.locator("#status").text_content()
-    assert measured["languages"][0]["name"] in said
-    assert f"{value(measured['languages'][0]):.4f}".replace("-", "−") in said
+    status = opened.page.locator("#status").text_content()
+    assert measured["languages"][0]["name"] in status
+    assert f"{value(measured['languages'][0]):.4f}".replace("-", "−") in status
     assert opened.quiet()

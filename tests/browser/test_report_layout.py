@@ -13,23 +13,27 @@ pytestmark = pytest.mark.long
 @pytest.fixture
 def many(measured) -> dict[str, Any]:
     """Returns the content of a report on 100 languages and 80 blocks."""
-    own = copy.deepcopy(measured)
+    content = copy.deepcopy(measured)
     count, blocks = 100, 80
-    made = [f"l{i:02d}_Latn" for i in range(count)]
-    own["languages"] = [copy.deepcopy(own["languages"][i % 4]) | {"code": code} for i, code in enumerate(made)]
-    for row in own["languages"]:
-        row["verdict"] = dict.fromkeys(own["units"], "less" if row["code"] < "l50" else None)
+    codes = [f"l{i:02d}_Latn" for i in range(count)]
+    content["languages"] = [copy.deepcopy(content["languages"][i % 4]) | {"code": code} for i, code in enumerate(codes)]
+    for row in content["languages"]:
+        row["verdict"] = dict.fromkeys(content["units"], "less" if row["code"] < "l50" else None)
     for side in ("before", "after"):
-        own["headline"]["worst"][side]["language"] = made[0]
-    own["blocks"]["blocks"] = [{"block": i, "kappa": 1.0 + i, "sigma": 1.0, "largest": 2.0} for i in range(blocks)]
+        content["headline"]["worst"][side]["language"] = codes[0]
+    content["blocks"]["blocks"] = [{"block": i, "kappa": 1.0 + i, "sigma": 1.0, "largest": 2.0} for i in range(blocks)]
     wave = [[1 / blocks + (i * j % 7) / 9000 for j in range(blocks)] for i in range(count)]
-    own["patterns"] = {"blocks": list(range(blocks)), "languages": made, "share": wave}
-    own["causes"] |= {"blocks": list(range(blocks)), "languages": made, "damage": wave}
+    content["patterns"] = {"blocks": list(range(blocks)), "languages": codes, "share": wave}
+    content["causes"] |= {"blocks": list(range(blocks)), "languages": codes, "damage": wave}
     for name, keys in (("curves", ("damage", "critical_width")), ("prediction", ("predicted", "measured", "trusted"))):
-        own[name] |= {key: [own[name][key][i % 4] for i in range(count)] for key in keys} | {"languages": made}
-    roles = own["allocation"]["roles"]
-    own["allocation"] |= {"blocks": list(range(blocks)), "bits": [[4] * blocks for _ in roles], "bytes": [9] * blocks}
-    return own
+        content[name] |= {key: [content[name][key][i % 4] for i in range(count)] for key in keys} | {"languages": codes}
+    roles = content["allocation"]["roles"]
+    content["allocation"] |= {
+        "blocks": list(range(blocks)),
+        "bits": [[4] * blocks for _ in roles],
+        "bytes": [9] * blocks,
+    }
+    return content
 
 
 DRAWN = """async () => {
@@ -61,7 +65,7 @@ def test_the_page_says_what_it_is_to_those_who_do_not_see_it(show, measured) -> 
     assert page.title() == f"{measured['model']}: fairbits report"
     assert page.locator("html").get_attribute("lang") == "en"
     assert measured["headline"]["sentences"][0] in page.locator("meta[name=description]").get_attribute("content")
-    names = page.locator("h1, h2, h3, h4, h5, h6").evaluate_all("all => all.map(each => each.tagName)")
+    names = page.locator("h1, h2, h3, h4, h5, h6").evaluate_all("all => all.map(heading => heading.tagName)")
     levels = [int(name[1]) for name in names]
     assert levels[0] == 1
     assert levels.count(1) == 1
@@ -84,7 +88,7 @@ def test_a_phone_never_scrolls_sideways(show, measured, hostile) -> None:
     assert overflow(show(long, width=390)) == 0
     opened.page.set_viewport_size({"width": 800, "height": 900})
     opened.page.wait_for_timeout(600)
-    assert opened.page.locator("#fig-languages .main-svg").first.evaluate("each => each.clientWidth") > 600
+    assert opened.page.locator("#fig-languages .main-svg").first.evaluate("svg => svg.clientWidth") > 600
 
 
 PIXELS = """async (address) => {
@@ -111,9 +115,9 @@ def edge(opened: Any) -> int:
     clip = {"x": box["x"] + box["width"] - 3, "y": body["y"], "width": 2, "height": body["height"]}
     address = "data:image/png;base64," + base64.b64encode(opened.page.screenshot(clip=clip, full_page=True)).decode()
     blank = opened.page.context.new_page()
-    found = blank.evaluate(EDGE, address)
+    lightness = blank.evaluate(EDGE, address)
     blank.close()
-    return found
+    return lightness
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -134,10 +138,10 @@ def test_the_table_shows_where_it_goes_on_and_keeps_the_names_in_sight(show, mea
 def test_names_are_broken_after_colons_and_nowhere_else(show, measured) -> None:
     opened = show(measured, width=390)
     header = opened.page.locator("#languages thead button", has_text="mix=english")
-    assert header.evaluate("each => each.firstElementChild.previousSibling.data") == "gptq:"
+    assert header.evaluate("button => button.firstElementChild.previousSibling.data") == "gptq:"
     assert header.text_content().startswith("gptq:mix=english, ")
-    assert opened.page.locator("#languages tbody th span").first.evaluate("each => each.getClientRects().length") == 1
-    heights = opened.page.locator("#languages tbody th").evaluate_all("all => all.map(each => each.clientHeight)")
+    assert opened.page.locator("#languages tbody th span").first.evaluate("span => span.getClientRects().length") == 1
+    heights = opened.page.locator("#languages tbody th").evaluate_all("all => all.map(cell => cell.clientHeight)")
     assert max(heights) < 90
 
 
@@ -156,23 +160,23 @@ def test_the_theory_is_folded_and_needs_no_knowledge_of_the_project(show, measur
     assert not check.is_visible()
     page.click("#checks summary")
     assert check.is_visible()
-    said = page.evaluate("document.querySelector('main').textContent").lower()
-    assert "founding" not in said
-    assert "(001-03)" not in said
+    text = page.evaluate("document.querySelector('main').textContent").lower()
+    assert "founding" not in text
+    assert "(001-03)" not in text
     assert page.locator("#fig-kappa figcaption").get_by_text("Rule of the research notes").count() == 1
 
 
 def test_the_size_says_what_was_not_quantized(show, measured) -> None:
-    own = copy.deepcopy(measured)
-    own["allocation"]["outside"] = [
+    modified = copy.deepcopy(measured)
+    modified["allocation"]["outside"] = [
         {"role": role, "name": role, "bits": bits, "bytes": None} for role, bits in (("embedding", None), ("head", 8))
     ]
-    card = show(own).page.locator(".card").last
+    card = show(modified).page.locator(".card").last
     assert "all tensors, as stored; embedding not quantized" in card.inner_text()
     assert "head" not in card.inner_text()
-    for each in own["allocation"]["outside"]:
-        each["bits"] = 8
-    assert "not quantized" not in show(own).page.locator(".card").last.inner_text()
+    for entry in modified["allocation"]["outside"]:
+        entry["bits"] = 8
+    assert "not quantized" not in show(modified).page.locator(".card").last.inner_text()
 
 
 CONTRAST = """() => {
@@ -187,12 +191,12 @@ CONTRAST = """() => {
   };
   const behind = (node) => {
     for (let at = node; at; at = at.parentElement) {
-      const found = rgb(getComputedStyle(at).backgroundColor);
-      if (found[3] === 255) return found;
+      const background = rgb(getComputedStyle(at).backgroundColor);
+      if (background[3] === 255) return background;
     }
     return [255, 255, 255];
   };
-  const found = {};
+  const ratios = {};
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode.parentElement;
@@ -202,9 +206,9 @@ CONTRAST = """() => {
     const [a, b] = [light(rgb(node.closest("svg") ? style.fill : style.color)), light(behind(node))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     const key = `${node.tagName} ${node.className.baseVal ?? node.className} ${style.color}`;
-    found[key] = Math.min(found[key] ?? 99, ratio);
+    ratios[key] = Math.min(ratios[key] ?? 99, ratio);
   }
-  return found;
+  return ratios;
 }"""
 
 

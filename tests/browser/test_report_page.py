@@ -20,7 +20,7 @@ def test_the_page_is_quiet_and_asks_for_nothing(show, measured) -> None:
     for control in ("#intervals", "#theme"):
         opened.page.click(control)
     opened.page.wait_for_timeout(200)
-    assert opened.said == []
+    assert opened.messages == []
     assert opened.asked == []
 
 
@@ -47,11 +47,11 @@ def test_every_figure_shows_every_number(show, measured) -> None:
 def test_the_headline_is_in_the_page(show, measured) -> None:
     opened = show(measured)
     assert opened.page.locator("h1").inner_text() == measured["model"]
-    said = opened.page.locator("#summary").inner_text()
-    assert " ".join(measured["headline"]["sentences"]) in said
+    summary = opened.page.locator("#summary").inner_text()
+    assert " ".join(measured["headline"]["sentences"]) in summary
     for name in ("worst", "gap", "mean"):
         for side in ("before", "after"):
-            assert f"{measured['headline'][name][side]['value']:.4f}".replace("-", "−") in said
+            assert f"{measured['headline'][name][side]['value']:.4f}".replace("-", "−") in summary
 
 
 @pytest.mark.long
@@ -60,19 +60,19 @@ def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
     head, *lines = opened.downloaded("languages")
     rows = {row["code"]: row["methods"][0] for row in measured["languages"]}
     columns = {
-        "added loss, bits per byte": lambda own: own["damage"]["loss_bits_per_byte"]["value"],
-        "same top token": lambda own: 1 - own["flips"]["value"],
-        "recovery": lambda own: own["recovery"],
-        "KL median, nats": lambda own: own["kl_p50"],
-        "KL 95 %": lambda own: own["kl_p95"],
-        "KL 99 %": lambda own: own["kl_p99"],
-        "KL 99.9 %": lambda own: own["kl_p99_9"],
-        "margin median, nats": lambda own: own["margin_p50"],
-        "margin 1 %": lambda own: own["margin_p1"],
+        "added loss, bits per byte": lambda scores: scores["damage"]["loss_bits_per_byte"]["value"],
+        "same top token": lambda scores: 1 - scores["flips"]["value"],
+        "recovery": lambda scores: scores["recovery"],
+        "KL median, nats": lambda scores: scores["kl_p50"],
+        "KL 95 %": lambda scores: scores["kl_p95"],
+        "KL 99 %": lambda scores: scores["kl_p99"],
+        "KL 99.9 %": lambda scores: scores["kl_p99_9"],
+        "margin median, nats": lambda scores: scores["margin_p50"],
+        "margin 1 %": lambda scores: scores["margin_p1"],
     }
     for line in lines:
-        own = rows[line[head.index("Code")]]
-        expected = [of(own) for of in columns.values()]
+        scores = rows[line[head.index("Code")]]
+        expected = [of(scores) for of in columns.values()]
         assert [float(line[head.index(name)]) for name in columns] == pytest.approx(expected, rel=DIGITS, abs=1e-6)
     texts = opened.page.locator("table#languages tbody tr").first.locator("td").all_text_contents()
     first = rows[opened.rows()[0]]
@@ -82,11 +82,11 @@ def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
 
 @pytest.mark.long
 def test_scores_of_version_1_leave_their_percentiles_blank(show, measured) -> None:
-    own = copy.deepcopy(measured)
-    for row in own["languages"]:
+    modified = copy.deepcopy(measured)
+    for row in modified["languages"]:
         for method in row["methods"]:
             method |= dict.fromkeys(("kl_p50", "kl_p95", "kl_p99_9", "margin_p50", "margin_p1"))
-    opened = show(own)
+    opened = show(modified)
     head, *lines = opened.downloaded("languages")
     assert {line[head.index(name)] for line in lines for name in ("KL median, nats", "margin 1 %")} == {""}
     assert all(float(line[head.index("KL 99 %")]) > 0 for line in lines)
@@ -119,11 +119,11 @@ def test_what_a_log_scale_cannot_show_stands_open_at_its_foot(show, measured) ->
 
 @pytest.mark.long
 def test_all_blocks_are_within_the_axis_where_all_kappas_are_negative(show, measured) -> None:
-    own = copy.deepcopy(measured)
+    modified = copy.deepcopy(measured)
     for kappas in ([-0.5, -0.2], [0.0, 0.0]):
-        for each, kappa in zip(own["blocks"]["blocks"], kappas, strict=True):
-            each["kappa"] = kappa
-        opened = show(own)
+        for block, kappa in zip(modified["blocks"]["blocks"], kappas, strict=True):
+            block["kappa"] = kappa
+        opened = show(modified)
         low, high = opened.page.evaluate("document.querySelector('#fig-kappa .plot').layout.yaxis.range")
         assert low <= min(kappas)
         assert max(kappas) <= high
@@ -135,23 +135,23 @@ def test_all_blocks_are_within_the_axis_where_all_kappas_are_negative(show, meas
 
 @pytest.mark.long
 def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> None:
-    own = copy.deepcopy(measured)
+    modified = copy.deepcopy(measured)
     absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
-    own |= dict.fromkeys(absent)
-    own["methods"] = own["methods"][:1]
-    own["headline"] |= {"better": [], "worse": []}
+    modified |= dict.fromkeys(absent)
+    modified["methods"] = modified["methods"][:1]
+    modified["headline"] |= {"better": [], "worse": []}
     for name in ("worst", "mean", "gap", "size"):
-        own["headline"][name]["before"] = None
-    for row in own["languages"]:
+        modified["headline"][name]["before"] = None
+    for row in modified["languages"]:
         row["methods"] = row["methods"][:1]
         row |= dict.fromkeys(("difference", "p_holm", "verdict", "predicted", "reference_loss", "kappa_weighted"))
         row["bytes_per_token"] = None
-    opened = show(own)
+    opened = show(modified)
     assert opened.page.locator("figure").count() == 1
     assert opened.page.locator("#fig-languages .scatterlayer .point").count() == 4
     assert opened.page.get_by_text("Not measured.").count() == 7
     opened.page.select_option("#sort", "name")
-    assert opened.rows() == [row["code"] for row in sorted(own["languages"], key=lambda row: row["name"])]
+    assert opened.rows() == [row["code"] for row in sorted(modified["languages"], key=lambda row: row["name"])]
     assert len(opened.downloaded("languages")) == 5
     assert opened.quiet()
 
@@ -160,30 +160,30 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
 def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> None:
     content = copy.deepcopy(measured)
     row = max(content["languages"], key=value)
-    own = row["methods"][0]["damage"][UNIT]
+    damage = row["methods"][0]["damage"][UNIT]
     i = content["prediction"]["languages"].index(row["code"])
-    for each in (own, content["headline"]["worst"]["after"], content["prediction"]["measured"][i]):
-        each.update(low=None, high=None)
+    for estimate in (damage, content["headline"]["worst"]["after"], content["prediction"]["measured"][i]):
+        estimate.update(low=None, high=None)
     opened = show(content)
     line = opened.page.locator("table#languages tbody tr").nth(opened.rows().index(row["code"]))
     assert line.locator("td.number small").first.inner_text() == "no interval"
     assert "no interval" in opened.page.locator("#summary .card").first.inner_text()
     bars = opened.page.evaluate(
-        "() => document.querySelector('#fig-languages .plot').data.filter(each => each.error_x)"
+        "() => document.querySelector('#fig-languages .plot').data.filter(trace => trace.error_x)"
         ".map(({error_x}) => [[...error_x.array], [...error_x.arrayminus]])"
     )
     assert sum(pair == (0, 0) for above, below in bars for pair in zip(above, below, strict=True)) == 1
     head, *lines = opened.downloaded("languages")
-    cells = next(each for each in lines if row["code"] in each)
+    cells = next(csv_row for csv_row in lines if row["code"] in csv_row)
     column = head.index(next(title for title in head if title.endswith("bits per byte, low")))
     assert cells[column : column + 2] == ["", ""]
     assert opened.quiet()
 
 
 def test_experts_are_shown_where_the_model_has_some(show, measured) -> None:
-    own = copy.deepcopy(measured)
-    codes = [row["code"] for row in own["languages"]]
-    own["experts"] = {
+    modified = copy.deepcopy(measured)
+    codes = [row["code"] for row in modified["languages"]]
+    modified["experts"] = {
         "least": 32,
         "blocks": [1, 3],
         "experts": [8, 16],
@@ -194,15 +194,15 @@ def test_experts_are_shown_where_the_model_has_some(show, measured) -> None:
         "empty": [[0, 1] for _ in codes],
         "mean": [[50.0, 25.0] for _ in codes],
     }
-    opened = show(own)
+    opened = show(modified)
     assert "1 expert gets no text of any language." in opened.page.locator("#experts").inner_text()
     assert opened.plotted("experts")[0]["x"] == [1, 3]
     assert opened.plotted("experts")[0]["z"] == [[25.0, 100 * (4 + i) / 16] for i in range(len(codes))]
     opened.page.locator("#fig-experts .plot").focus()
     opened.page.keyboard.press("ArrowDown")
     opened.page.keyboard.press("ArrowRight")
-    said = opened.page.locator("#status").text_content()
-    assert "block 3: 4 of 16 experts below 32 positions, 1 without text; mean 25 positions" in " ".join(said.split())
+    status = opened.page.locator("#status").text_content()
+    assert "block 3: 4 of 16 experts below 32 positions, 1 without text; mean 25 positions" in " ".join(status.split())
     opened.page.check("input[name=experts][value=empty]")
     assert opened.plotted("experts")[0]["z"] == [[0.0, 6.25]] * len(codes)
     head, *lines = opened.downloaded("experts")

@@ -33,13 +33,13 @@ def test_everything_is_reached_with_the_keyboard(show, measured) -> None:
     page, reached = opened.page, set()
     wanted = page.evaluate(
         "[...document.querySelectorAll('button, select, input:not([type=radio]), input[type=radio]:checked, .plot')]"
-        ".map((each, i) => (each.dataset.stop = String(i)))"
+        ".map((element, i) => (element.dataset.stop = String(i)))"
     )
     for _ in range(len(wanted) + 60):
         page.keyboard.press("Tab")
         at = page.evaluate(
-            "(() => { const own = document.activeElement, style = getComputedStyle(own);"
-            " return [own.dataset.stop, style.outlineStyle, parseFloat(style.outlineWidth)]; })()"
+            "(() => { const focused = document.activeElement, style = getComputedStyle(focused);"
+            " return [focused.dataset.stop, style.outlineStyle, parseFloat(style.outlineWidth)]; })()"
         )
         if at[0] is not None:
             reached.add(at[0])
@@ -56,8 +56,8 @@ HOSTILE = (
 
 @pytest.mark.parametrize("odd", HOSTILE)
 def test_hostile_text_is_shown_and_does_nothing(show, measured, hostile, odd) -> None:
-    own = hostile(measured, odd)
-    opened = show(own)
+    modified = hostile(measured, odd)
+    opened = show(modified)
     page = opened.page
     assert page.locator("h1").inner_text() == odd
     assert odd in page.locator("#summary .lead").inner_text()
@@ -79,8 +79,8 @@ def test_hostile_text_is_shown_and_does_nothing(show, measured, hostile, odd) ->
 
 
 def test_changes_of_direction_and_formulas_are_disarmed(show, measured, hostile) -> None:
-    own = hostile(measured, '=HYPERLINK("x")\u202eevil\x1b')
-    opened = show(own)
+    modified = hostile(measured, '=HYPERLINK("x")\u202eevil\x1b')
+    opened = show(modified)
     text = '=HYPERLINK("x")\\u202eevil\\u001b'
     assert opened.page.locator("h1").inner_text() == text
     assert "\u202e" not in opened.page.content()
@@ -91,11 +91,11 @@ def test_changes_of_direction_and_formulas_are_disarmed(show, measured, hostile)
 
 
 def test_cells_of_a_file_are_quoted(show, measured) -> None:
-    own = copy.deepcopy(measured)
+    modified = copy.deepcopy(measured)
     odd = ["a;b", "a,b", 'a "b"', "ab"]
-    for row, name in zip(own["languages"], odd, strict=True):
+    for row, name in zip(modified["languages"], odd, strict=True):
         row["name"] = name
-    opened = show(own)
+    opened = show(modified)
     with opened.page.expect_download() as waiting:
         opened.page.click("button.csv[data-table=languages]")
     text = Path(waiting.value.path()).read_text(encoding="utf-8-sig")
@@ -108,7 +108,7 @@ def test_autonyms_keep_their_direction(show, measured) -> None:
     opened = show(measured)
     bdi = opened.page.locator("table#languages bdi", has_text="עברית")
     assert bdi.get_attribute("lang") == "he"
-    assert bdi.evaluate("each => each.matches(':dir(rtl)')") is True
-    label = next(each for each in opened.labels("languages") if "עברית" in each)
+    assert bdi.evaluate("element => element.matches(':dir(rtl)')") is True
+    label = next(text for text in opened.labels("languages") if "עברית" in text)
     assert "\u2067עברית\u2069" in label
     assert opened.page.locator("table#languages bdi", has_text="Kiswahili").evaluate("e => e.matches(':dir(ltr)')")

@@ -37,13 +37,15 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def bloom(tmp_path_factory) -> Path:
     """A BLOOM of five small blocks that speaks the embedded model's tokens."""
     directory = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
     config = BloomConfig(vocab_size=16384, hidden_size=16, n_layer=5, n_head=2, initializer_range=0.2)
     model = BloomForCausalLM(config)
-    save_file({name: each for name, each in model.state_dict().items() if name != "lm_head.weight"}, directory / FILE)
+    save_file(
+        {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}, directory / FILE
+    )
     config.architectures = ["BloomForCausalLM"]
     config.save_pretrained(directory)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -52,9 +54,9 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def model(made, tmp_path) -> Path:
+def model(bloom, tmp_path) -> Path:
     """A copy that a test may damage."""
-    return shutil.copytree(made, tmp_path / "model")
+    return shutil.copytree(bloom, tmp_path / "model")
 
 
 @pytest.fixture
@@ -94,8 +96,8 @@ def bars() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bars")
-def test_the_table_names_everyone_and_fits(call, made) -> None:
-    code, printed, errors = call(made, *LANGUAGES, *SMALL, "--details")
+def test_the_table_names_everyone_and_fits(call, bloom) -> None:
+    code, printed, errors = call(bloom, *LANGUAGES, *SMALL, "--details")
     assert code == 0
     assert errors.splitlines() == [
         "eng → English, eng_Latn (ISO 639-3 code)",
@@ -117,15 +119,15 @@ def test_the_table_names_everyone_and_fits(call, made) -> None:
         assert f"\n{title}\n" in printed
 
 
-def test_the_same_input_gives_the_same_bytes_and_the_json_is_the_file(call, made, tmp_path) -> None:
+def test_the_same_input_gives_the_same_bytes_and_the_json_is_the_file(call, bloom, tmp_path) -> None:
     results = []
     for name in ("one", "two"):
         place = tmp_path / name
         place.mkdir()
-        code, printed, errors = call(made, *LANGUAGES, *SMALL, "--seed", "3", "--out", place / "a.json", "--json")
+        code, printed, errors = call(bloom, *LANGUAGES, *SMALL, "--seed", "3", "--out", place / "a.json", "--json")
         assert code == 0, errors
         assert loaded(printed) == loaded((place / "a.json").read_text(encoding="utf-8"))
-        assert sorted(each.name for each in place.iterdir()) == ["a.json", "a.safetensors"]
+        assert sorted(path.name for path in place.iterdir()) == ["a.json", "a.safetensors"]
         results.append([(place / file).read_bytes() for file in ("a.json", "a.safetensors")])
     assert results[0] == results[1]
     data = loaded(printed)
@@ -135,18 +137,18 @@ def test_the_same_input_gives_the_same_bytes_and_the_json_is_the_file(call, made
     assert {"token", "diagonal"} <= data["damage"].keys()
 
 
-def test_json_without_a_file_and_a_scheme_of_choice(call, made) -> None:
+def test_json_without_a_file_and_a_scheme_of_choice(call, bloom) -> None:
     scheme = ("--bits", "3", "--group", "8", "--clip", "exact")
-    code, printed, _ = call(made, "--languages", "eng", "--tokens", "32", *scheme, "--json")
+    code, printed, _ = call(bloom, "--languages", "eng", "--tokens", "32", *scheme, "--json")
     assert code == 0
     assert loaded(printed)["scheme"]["name"] == "W3 group 8 exact clip"
 
 
-def test_text_of_the_user_needs_no_names(call, made, tmp_path) -> None:
+def test_text_of_the_user_needs_no_names(call, bloom, tmp_path) -> None:
     declared = udhr(["eng", "fra"]).calibration
-    documents = {lang[:3]: [" ".join(each.split()) for each in texts] for lang, texts in declared.items()}
+    documents = {lang[:3]: [" ".join(document.split()) for document in texts] for lang, texts in declared.items()}
     text = text_of(tmp_path / "text", **documents)
-    code, printed, errors = call(made, "--text", text, *SMALL)
+    code, printed, errors = call(bloom, "--text", text, *SMALL)
     assert (code, errors) == (0, "")
     assert {"eng_Latn", "fra_Latn"} == set(re.findall(r"\b[a-z]{3}_[A-Z][a-z]{3}\b", printed))
     assert "calibration text of text: 2 languages, " in printed
@@ -156,12 +158,12 @@ def test_the_embedded_model_has_languages_of_its_own(call) -> None:
     assert "groups of 7 do not divide" in refused(call("embedded:tiny", "--tokens", "16", "--group", "7"))
 
 
-def test_other_models_need_names_or_text(call, made) -> None:
-    assert "languages must be named" in refused(call(made))
+def test_other_models_need_names_or_text(call, bloom) -> None:
+    assert "languages must be named" in refused(call(bloom))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--languages", "eng_Latn,qqq"), "qqq"),
         (("--bits", "1"), "bits is 1"),
@@ -176,32 +178,32 @@ def test_other_models_need_names_or_text(call, made) -> None:
         (("--seed", "-1"), "seed is -1"),
     ],
 )
-def test_values_that_cannot_be(options, said, call, made) -> None:
-    given = dict([("--languages", "eng_Latn"), ("--group", "channel"), options])
-    assert said in refused(call(made, *(word for pair in given.items() for word in pair)))
+def test_values_that_cannot_be(options, message, call, bloom) -> None:
+    arguments = dict([("--languages", "eng_Latn"), ("--group", "channel"), options])
+    assert message in refused(call(bloom, *(word for pair in arguments.items() for word in pair)))
 
 
 @pytest.mark.parametrize(
-    ("documents", "said"),
+    ("documents", "message"),
     [
         ({"eng": []}, "no text in "),
         ({}, "holds no text in any language"),
         (None, "nowhere"),
     ],
 )
-def test_text_that_does_not_do(documents, said, call, made, tmp_path) -> None:
+def test_text_that_does_not_do(documents, message, call, bloom, tmp_path) -> None:
     text = tmp_path / "nowhere" if documents is None else text_of(tmp_path / "text", **documents)
-    assert said in refused(call(made, "--text", text, *SMALL))
+    assert message in refused(call(bloom, "--text", text, *SMALL))
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(call, tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, reason in {tmp_path / "pipe": "not a regular file", tmp_path / "x" / "y": "not a directory"}.items():
         assert reason in refused(call("no/such/model", "--out", path))
-    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_a_full_disk_leaves_what_was_there(call, made, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_leaves_what_was_there(call, bloom, tmp_path, monkeypatch) -> None:
     class Full(io.BytesIO):
         def write(self, _data: Any) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -218,9 +220,9 @@ def test_a_full_disk_leaves_what_was_there(call, made, tmp_path, monkeypatch) ->
     target = tmp_path / "audit.json"
     target.write_text("before")
     monkeypatch.setattr(Path, "open", opens)
-    said = refused(call(made, "--languages", "eng_Latn", *SMALL, "--out", target))
-    assert "No space left on device" in said
-    assert [each.name for each in tmp_path.iterdir()] == ["audit.json"]
+    message = refused(call(bloom, "--languages", "eng_Latn", *SMALL, "--out", target))
+    assert "No space left on device" in message
+    assert [entry.name for entry in tmp_path.iterdir()] == ["audit.json"]
     assert target.read_text() == "before"
 
 

@@ -32,9 +32,9 @@ heb = [f"ביום {i} באה הרוח מצפון והביאה גשם." for i in 
 weather = Corpus("weather", {"eng": eng, "heb": heb}, {})
 audit("embedded:tiny", text=weather, scheme=Scheme(4, 32))  # imports everything
 imported = memory("VmRSS")
-found = audit(sys.argv[1], text=weather, scheme=Scheme(4, 128))
+record = audit(sys.argv[1], text=weather, scheme=Scheme(4, 128))
 peak = memory("VmHWM")
-print(1024 * imported, 1024 * peak, float(found.predicted.by_block.sum()))
+print(1024 * imported, 1024 * peak, float(record.predicted.by_block.sum()))
 """
 
 

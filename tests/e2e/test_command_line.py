@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from typer.main import get_command
 
 from fairbits.cli import app, completion, main
-from fairbits.cli import command as cli_command
+from fairbits.cli import lazy_group as cli_command
 from fairbits.text.reading import EMBEDDED
 
 COMMAND = Path(sys.executable).with_name("fairbits")
@@ -81,7 +81,9 @@ def test_every_command_has_the_options_that_all_have(name) -> None:
     context = GROUP.make_context("fairbits", [name])
     command = GROUP.get_command(context, name).load()
     options = {
-        flag for each in command.get_params(command.context_class(command, parent=context)) for flag in each.opts
+        flag
+        for parameter in command.get_params(command.context_class(command, parent=context))
+        for flag in parameter.opts
     }
     assert {"--json", "--quiet", "-q", "--debug", "--help"} <= options
 
@@ -103,11 +105,11 @@ def test_json_alone_on_stdout(arguments, command) -> None:
 
 
 def test_progress_without_a_terminal_is_one_line_per_stage(monkeypatch, capsys) -> None:
-    for options, said in (((), "recomputing claims …\n"), (("--quiet",), "")):
+    for options, expected in (((), "recomputing claims …\n"), (("--quiet",), "")):
         monkeypatch.setattr(sys, "argv", ["fairbits", "theory", "--claim", "000-07", *options])
         with pytest.raises(SystemExit):
             main()
-        assert capsys.readouterr().err == said
+        assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1", "FORCE_COLOR": "1"}, {}, {"TERM": "dumb"}])
@@ -130,20 +132,20 @@ def test_wrong_usage_ends_with_2(arguments, command) -> None:
 
 def failing(error: BaseException, *options: str) -> int:
     """Returns the exit code of a command that fails."""
-    own = typer.Typer(pretty_exceptions_enable=False)
-    own.callback()(app.registered_callback.callback)
+    application = typer.Typer(pretty_exceptions_enable=False)
+    application.callback()(app.registered_callback.callback)
 
     def quantize() -> None:
         raise error
 
-    own.command(cls=cli_command.FairbitsCommand)(quantize)
+    application.command(cls=cli_command.FairbitsCommand)(quantize)
     with pytest.raises(SystemExit) as ended:
-        own([*options, "quantize"], obj={})
+        application([*options, "quantize"], obj={})
     return ended.value.code
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (TypeError("no\nsuch \x1b[2J"), 3, "unexpected TypeError: no; this is a bug in fairbits: run it again"),
         (KeyError(), 3, "unexpected KeyError: it has no message"),
@@ -160,12 +162,12 @@ def failing(error: BaseException, *options: str) -> int:
         (OSError(errno.ENOSPC, "No space left on device", "a.json"), 2, "no room left on the disk for a.json"),
     ],
 )
-def test_errors_end_in_one_line_with_their_code(error, code, said, capsys) -> None:
+def test_errors_end_in_one_line_with_their_code(error, code, message, capsys) -> None:
     assert failing(error) == code
     printed, errors = capsys.readouterr()
     assert (printed, errors.count("\n")) == ("", 1)
     assert errors.startswith("error: ")
-    assert said in errors
+    assert message in errors
     assert "\x1b" not in errors
     assert failing(error, "--debug") == code
     assert "Traceback (most recent call last)" in capsys.readouterr().err

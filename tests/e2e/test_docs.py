@@ -64,8 +64,10 @@ def parse(words: list[str]) -> None:
 
 
 def test_commands_are_found() -> None:
-    found = commands("Do\n\n    fairbits audit MODEL \\\n        --bits 3  # three\n\n```sh\nfairbits run > log\n```\n")
-    assert [words_of(each) for each in found] == [["run"], ["audit", "MODEL", "--bits", "3"]]
+    command_lines = commands(
+        "Do\n\n    fairbits audit MODEL \\\n        --bits 3  # three\n\n```sh\nfairbits run > log\n```\n"
+    )
+    assert [words_of(line) for line in command_lines] == [["run"], ["audit", "MODEL", "--bits", "3"]]
     assert sum(len(commands(text)) for text in TEXTS.values()) > 40
 
 
@@ -88,11 +90,11 @@ def test_a_wrong_command_line_would_be_noticed(wrong: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if INLINE.search(text)])
 def test_verbs_and_options_within_sentences_exist(page: str) -> None:
-    shared = {flag for each in GROUP.params for flag in each.opts} | {"--help"}
+    shared = {flag for parameter in GROUP.params for flag in parameter.opts} | {"--help"}
     for command in INLINE.findall(TEXTS[page]):
         _, verb, *rest = command.split()
-        known = shared | {flag for each in GROUP.commands[verb].load().params for flag in each.opts}
-        assert {word for word in rest if word.startswith("--")} <= known, command
+        options = shared | {flag for parameter in GROUP.commands[verb].load().params for flag in parameter.opts}
+        assert {word for word in rest if word.startswith("--")} <= options, command
 
 
 @pytest.mark.parametrize("page", list(TEXTS))
@@ -154,7 +156,7 @@ def test_site_builds_without_warning_and_asks_nothing_of_the_network(tmp_path) -
     for page, html in pages.items():
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]*)"', html)
         loaded += re.findall(r'<link[^>]* rel="(?:stylesheet|preconnect|icon)"[^>]*>', html)
-        assert not [each for each in loaded if "//" in each], page
+        assert not [resource for resource in loaded if "//" in resource], page
     for verb in GROUP.commands:
         assert f'<h2 id="{verb}">' in pages["reference/cli/index.html"]
     assert "fairbits.evaluate" in pages["reference/python/index.html"]

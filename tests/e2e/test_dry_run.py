@@ -37,9 +37,9 @@ def test_quantize_estimates_as_json(command, model, tmp_path, policy) -> None:
     named = ("quantize", model, *SMALL, "--policy", policy, *options, "--out", tmp_path / "w4", "--dry-run", "--json")
     code, printed, errors = command(*named)
     assert code == 0, errors
-    found = json.loads(printed)
-    assert (found["schema"], found["device"], found["problems"]) == ("fairbits.estimate/1", "cpu", [])
-    assert found["disk_bytes"] > 0
+    estimate = json.loads(printed)
+    assert (estimate["schema"], estimate["device"], estimate["problems"]) == ("fairbits.estimate/1", "cpu", [])
+    assert estimate["disk_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
 
 

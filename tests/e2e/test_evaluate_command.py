@@ -56,16 +56,18 @@ def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, comma
     data = json.loads(out.read_text())
     rtn, mse = data["entries"]
     assert data["measure"] == "divergence"
-    for lang, each in evaluated.items():
-        assert rtn["damage"][lang]["value"] == pytest.approx(each["divergence"]["bits_per_byte"]["value"], rel=1e-3)
+    for lang, language_scores in evaluated.items():
+        assert rtn["damage"][lang]["value"] == pytest.approx(
+            language_scores["divergence"]["bits_per_byte"]["value"], rel=1e-3
+        )
         assert mse["damage"][lang]["value"] < rtn["damage"][lang]["value"]
     code, printed, errors = command("compare", TINY, "--policies", "rtn", "--measure", "loss", *options)
     assert (code, errors) == (0, f"replaced {out}\n")
     assert "added loss" in printed
     data = json.loads(out.read_text())
     assert data["measure"] == "loss"
-    for lang, each in evaluated.items():
-        added = each["added"]["bits_per_byte"]["value"]
+    for lang, language_scores in evaluated.items():
+        added = language_scores["added"]["bits_per_byte"]["value"]
         assert data["entries"][0]["damage"][lang]["value"] == pytest.approx(added, rel=1e-3)
 
 
@@ -81,10 +83,10 @@ def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
     assert code == 0
     assert printed.splitlines()[0].endswith("(measured by added loss)")
     assert "|measure:loss|" in printed.splitlines()[1]
-    found = [json.loads(command("gate", scores, "--max-mean", "0", *more, "--json")[1]) for more in ((), LOSS)]
-    assert [each["measure"] for each in found] == ["divergence", "loss"]
-    frames = [Scores.load(scores).frame(measure=each["measure"]) for each in found]
-    assert [each["checks"][0]["estimate"] for each in found] == [frame.mean().to_dict() for frame in frames]
+    decisions = [json.loads(command("gate", scores, "--max-mean", "0", *more, "--json")[1]) for more in ((), LOSS)]
+    assert [decision["measure"] for decision in decisions] == ["divergence", "loss"]
+    frames = [Scores.load(scores).frame(measure=decision["measure"]) for decision in decisions]
+    assert [decision["checks"][0]["estimate"] for decision in decisions] == [frame.mean().to_dict() for frame in frames]
     code, printed, _ = command("gate", scores, "--max-mean", "0", "--junit", tmp_path / "gate.xml", "--json")
     assert code == 1
     assert json.loads(printed)["passed"] is False

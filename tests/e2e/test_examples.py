@@ -16,11 +16,11 @@ SCRIPTS = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.sh")])
 PRINTED = re.compile(r"It printed:\n(.*?)(?:\"\"\"|\nset )", re.DOTALL)
 
 
-def said(script: Path) -> list[str]:
+def documented_output(script: Path) -> list[str]:
     """Returns the lines that an example says it printed."""
-    found = PRINTED.search(script.read_text("utf-8"))
-    assert found, f"{script.name} does not say what it printed"
-    return [words for line in found[1].splitlines() if (words := without_numbers(line.lstrip("#")))]
+    match = PRINTED.search(script.read_text("utf-8"))
+    assert match, f"{script.name} does not say what it printed"
+    return [words for line in match[1].splitlines() if (words := without_numbers(line.lstrip("#")))]
 
 
 def without_numbers(line: str) -> str:
@@ -36,13 +36,13 @@ def test_all_examples_are_here() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("script", [each for each in SCRIPTS if each.suffix == ".py"], ids=lambda script: script.name)
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.suffix == ".py"], ids=lambda script: script.name)
 def test_python_example_runs_and_prints_what_it_says(script, tmp_path, monkeypatch, capsys, outer_blocks) -> None:
     monkeypatch.chdir(tmp_path)
     if script.name != "quickstart.py":  # which says who is the worst
         monkeypatch.setattr(embedded, "ASSETS", outer_blocks(2).directory.parent)
     runpy.run_path(str(script), run_name="__main__")
-    assert [without_numbers(line) for line in capsys.readouterr().out.splitlines()] == said(script)
+    assert [without_numbers(line) for line in capsys.readouterr().out.splitlines()] == documented_output(script)
     assert not list(tmp_path.iterdir())
 
 
@@ -53,7 +53,7 @@ def test_shell_example_runs_and_prints_what_it_says(tmp_path) -> None:
     environment = {**os.environ, "PATH": path, "TMPDIR": str(tmp_path)}
     done = subprocess.run(["bash", script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert [without_numbers(line) for line in done.stdout.splitlines()] == said(script)
+    assert [without_numbers(line) for line in done.stdout.splitlines()] == documented_output(script)
     assert not list(tmp_path.iterdir())
 
 

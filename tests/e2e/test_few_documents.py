@@ -44,23 +44,23 @@ def text(tmp_path_factory) -> Path:
 @pytest.fixture
 def scores(command, text, tmp_path) -> Path:
     """The scores of a model that was quantized here; what is printed has the language and the reason."""
-    made = ("--policy", "rtn", "--bits", "3", "--group", "channel", "--out", tmp_path / "model")
-    assert command("quantize", TINY, *made)[0] == 0
+    options = ("--policy", "rtn", "--bits", "3", "--group", "channel", "--out", tmp_path / "model")
+    assert command("quantize", TINY, *options)[0] == 0
     out = tmp_path / "scores.json"
     code, printed, _ = command(
         "evaluate", tmp_path / "model", "--reference", TINY, "--text", text, *SMALL, "--out", out
     )
     assert code == 0
-    (line,) = [each for each in printed.splitlines() if each.startswith("Yoruba")]
+    (line,) = [row for row in printed.splitlines() if row.startswith("Yoruba")]
     assert "(–)" in line
     assert NOTE in words(printed)
     return out
 
 
 def test_evaluate_gate_and_report(command, scores, tmp_path) -> None:
-    found = Scores.load(scores).frame()
-    assert found.without_interval == {"yor_Latn": REASON}
-    assert found.worst()[1].bounded
+    frame = Scores.load(scores).frame()
+    assert frame.without_interval == {"yor_Latn": REASON}
+    assert frame.worst()[1].bounded
     code, printed, errors = command("gate", scores, "--max-worst", "10", "--max-gap", "10", "--max-mean", "10")
     assert code == 1
     assert printed.startswith("undecided: ")
@@ -82,8 +82,8 @@ def test_evaluate_gate_and_report(command, scores, tmp_path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 2, "yor_Latn": 1}, {"yor_Latn": 1}])
 def test_audit(documents, command, tmp_path) -> None:
-    own, out = written(tmp_path / "text", documents), tmp_path / "audit.json"
-    code, printed, _ = command("audit", TINY, "--text", own, *SMALL, "--bits", "3", "--details", "--out", out)
+    directory, out = written(tmp_path / "text", documents), tmp_path / "audit.json"
+    code, printed, _ = command("audit", TINY, "--text", directory, *SMALL, "--bits", "3", "--details", "--out", out)
     assert code == 0
     assert "nan" not in words(printed).split()
     assert any("yor_Latn" in line and "(–)" in line for line in printed.splitlines())

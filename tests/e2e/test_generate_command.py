@@ -24,8 +24,8 @@ def lines_on_stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 def test_every_prompt_is_continued_and_its_overlay_is_named(command, asked, adaptive) -> None:
     code, printed, errors = command(*asked, ENGLISH, JAPANESE, "12")
     assert code == 0
-    found = AdaptiveModel(*adaptive).generate([ENGLISH, JAPANESE, "12"], max_new_tokens=5)
-    assert printed == "".join(f"{each.text}\n" for each in found)
+    completions = AdaptiveModel(*adaptive).generate([ENGLISH, JAPANESE, "12"], max_new_tokens=5)
+    assert printed == "".join(f"{completion.text}\n" for completion in completions)
     notes = errors.splitlines()
     assert [note.split(":")[0].split(", served by ")[1] for note in notes] == ["a", "b", "base"]
     assert notes[0].startswith("English (eng_Latn), detected (confidence ")
@@ -39,7 +39,7 @@ def test_lines_of_stdin_as_json(command, asked, monkeypatch) -> None:
     english, hebrew = json.loads(printed)
     assert (english["prompt"], hebrew["prompt"]) == (ENGLISH, HEBREW)
     assert (english["language"], hebrew["language"]) == ("eng_Latn", "heb_Hebr")
-    assert {each["overlay"] for each in (english, hebrew)} == {"a"}
+    assert {completion["overlay"] for completion in (english, hebrew)} == {"a"}
     assert english["completion_tokens"] == 5
     assert 0.5 < english["confidence"] <= 1
 
@@ -62,13 +62,13 @@ def test_what_is_wrong_ends_with_2(command, asked, adaptive, monkeypatch, tmp_pa
         ("--confidence", "3", ENGLISH): "confidence is 3",
         ("",): "every prompt must be valid Unicode text, not empty",
     }
-    for options, said in wrong.items():
+    for options, message in wrong.items():
         code, printed, errors = command(*asked, *options)
         assert (code, printed, errors.count("\n")) == (2, "", 1)
-        assert said in errors
-    for content, said in ((b"\n \n", "there is no prompt"), (b"a\xff", "stdin is not UTF-8")):
+        assert message in errors
+    for content, message in ((b"\n \n", "there is no prompt"), (b"a\xff", "stdin is not UTF-8")):
         lines_on_stdin(monkeypatch, content)
         code, printed, errors = command(*asked)
         assert (code, printed) == (2, "")
-        assert said in errors
+        assert message in errors
     assert command("generate", "embedded:tiny", ENGLISH, "--overlays", adaptive[1])[0] == 2  # another base

@@ -27,15 +27,15 @@ def call(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
 
 
 def test_languages_are_measured_and_merged(tmp_path, call, two_block_embedded: Checkpoint) -> None:
-    each, mix = tmp_path / "each", tmp_path / "mix.gguf"
+    per_language, mix = tmp_path / "each", tmp_path / "mix.gguf"
     options = ("--languages", "eng,heb", "--tokens", "64")
-    code, out, _ = call(two_block_embedded.directory, *options, "--out", mix, "--per-language", each)
+    code, out, _ = call(two_block_embedded.directory, *options, "--out", mix, "--per-language", per_language)
     assert code == 0
     assert "importance of 8 layers" in out
     assert "Hebrew" in out
-    assert sorted(path.name for path in each.iterdir()) == ["eng_Latn.gguf", "heb_Hebr.gguf"]
+    assert sorted(path.name for path in per_language.iterdir()) == ["eng_Latn.gguf", "heb_Hebr.gguf"]
     merged = tmp_path / "merged.gguf"
-    files = ("--merge", f"{each / 'eng_Latn.gguf'}=3", "--merge", each / "heb_Hebr.gguf")
+    files = ("--merge", f"{per_language / 'eng_Latn.gguf'}=3", "--merge", per_language / "heb_Hebr.gguf")
     code, out, _ = call(*files, "--out", merged, "--json")
     assert code == 0
     assert json.loads(out)["languages"] == {"eng_Latn": 0.75, "heb_Hebr": 0.25}

@@ -117,9 +117,9 @@ def test_a_row_per_tensor_on_request(call, model) -> None:
 def test_tensors_without_a_use_or_without_moments_are_named(call, model) -> None:
     code, printed, _ = call(with_tensors(model, counts=torch.arange(3)))
     assert code == 0
-    said = " ".join(printed.split())
-    assert "note: not used: counts; BloomForCausalLM has no such module" in said
-    assert "note: without moments: counts; it holds 3 element(s) of torch.int64" in said
+    output = " ".join(printed.split())
+    assert "note: not used: counts; BloomForCausalLM has no such module" in output
+    assert "note: without moments: counts; it holds 3 element(s) of torch.int64" in output
 
 
 def test_a_missing_directory(call, tmp_path) -> None:
@@ -128,9 +128,9 @@ def test_a_missing_directory(call, tmp_path) -> None:
 
 def test_a_directory_of_pickles(call, tmp_path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")
-    said = refused(call(tmp_path))
-    assert "is a pickle" in said
-    assert f"from_pretrained('{tmp_path}').save_pretrained('converted')" in said  # in one piece, to copy
+    message = refused(call(tmp_path))
+    assert "is a pickle" in message
+    assert f"from_pretrained('{tmp_path}').save_pretrained('converted')" in message  # in one piece, to copy
 
 
 def test_a_truncated_file(call, model) -> None:

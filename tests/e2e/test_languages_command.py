@@ -43,7 +43,7 @@ def test_aliases_and_what_they_were_taken_for(call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (("hebrw",), "did you mean Hebrew (heb_Hebr)"),
         (("eng", "English"), "English"),
@@ -51,11 +51,11 @@ def test_aliases_and_what_they_were_taken_for(call) -> None:
         (("",), "language"),
     ],
 )
-def test_names_that_are_none_end_with_code_2_in_one_line(names, said, call) -> None:
+def test_names_that_are_none_end_with_code_2_in_one_line(names, message, call) -> None:
     code, printed, errors = call(*names)
     assert (code, printed) == (2, "")
     assert errors.startswith("error: ")
-    assert said in errors
+    assert message in errors
     assert errors.count("\n") == 1
     assert "\x1b" not in errors
 
@@ -64,13 +64,13 @@ def test_json_holds_every_language_and_fact(call) -> None:
     code, printed, errors = call("--json")
     assert (code, errors) == (0, "")
     data = json.loads(printed)
-    assert [each["code"] for each in data] == [language.code for language in catalog()]
-    (hebrew,) = (each for each in data if each["code"] == "heb_Hebr")
+    assert [entry["code"] for entry in data] == [language.code for language in catalog()]
+    (hebrew,) = (entry for entry in data if entry["code"] == "heb_Hebr")
     assert hebrew["autonym"] == "עברית"
     assert (hebrew["right_to_left"], hebrew["text"], hebrew["detected"]) == (True, True, True)
     assert hebrew["texts"] == ["declaration"]
-    assert sum("help" in each["texts"] for each in data) == 30
-    assert {each["text"] for each in data} == {each["detected"] for each in data} == {True, False}
+    assert sum("help" in entry["texts"] for entry in data) == 30
+    assert {entry["text"] for entry in data} == {entry["detected"] for entry in data} == {True, False}
 
 
 def test_all_of_them_fit_80_columns_with_whole_autonyms(call) -> None:

@@ -119,15 +119,15 @@ def _copied(terminal: int, file: BinaryIO) -> bytes:
 def test_a_few_languages_that_cover_an_audit(tmp_path, call, outer_blocks) -> None:
     checkpoint = outer_blocks(2)
     audit(checkpoint, languages=[ENG, FRA, HEB], tokens=64).save(tmp_path / "audit.json")
-    given = (checkpoint.directory, "--cover", "2", "--audit", tmp_path / "audit.json", "--sequence", "64")
-    code, _, errors = call(*given, "--out", tmp_path / "calib.jsonl")
+    arguments = (checkpoint.directory, "--cover", "2", "--audit", tmp_path / "audit.json", "--sequence", "64")
+    code, _, errors = call(*arguments, "--out", tmp_path / "calib.jsonl")
     assert code == 0, errors
     mix = Mix.load(tmp_path / "calib.jsonl")
     assert len(mix.languages) == 2
     assert set(mix.languages) < {ENG, FRA, HEB}
     assert f"2 of 3 audited languages chosen: {', '.join(mix.languages)}; least protected: " in errors
     assert mix.notes[0].startswith("2 of 3 audited languages chosen")
-    code, _, errors = call(*given, "--languages", f"{HEB},{ENG},deu", "--out", tmp_path / "calib.jsonl")
+    code, _, errors = call(*arguments, "--languages", f"{HEB},{ENG},deu", "--out", tmp_path / "calib.jsonl")
     assert code == 0, errors
     assert set(Mix.load(tmp_path / "calib.jsonl").languages) == {HEB, ENG}
     assert "not in the audit and were not considered: deu_Latn" in errors

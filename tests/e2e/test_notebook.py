@@ -33,11 +33,11 @@ def test_it_runs_and_shows_a_table_and_a_figure(tmp_path: Path, monkeypatch: pyt
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
     shown = {
-        cell.source.splitlines()[-1]: each.data
+        cell.source.splitlines()[-1]: output.data
         for cell in notebook.cells
         if cell.cell_type == "code"
-        for each in cell.outputs
-        if "data" in each
+        for output in cell.outputs
+        if "data" in output
     }
     for name in ("plan", "scores", "fb.gate(scores, max_worst=0.1)"):
         assert "<table" in shown[name]["text/html"]

@@ -40,18 +40,18 @@ def test_overlays_are_made_and_shown(command, model, base, tmp_path) -> None:
     manifest = json.loads((tmp_path / "made/overlays.json").read_text())
     apart, size = manifest["record"]["apart"], manifest["record"]["base_bytes"]
     languages = rows_of(printed, "Languages")
-    for name, own in zip(("English", "Hebrew", "Japanese"), LANGUAGES, strict=True):
-        assert languages[name][1] == own
-        assert float(languages[name][2]) == pytest.approx(apart[own]["base"], abs=1e-3)
-        assert float(languages[name][3]) == pytest.approx(apart[own]["overlay"], abs=1e-3)
-        assert languages[name][-1] == manifest["languages"][own]
+    for name, language in zip(("English", "Hebrew", "Japanese"), LANGUAGES, strict=True):
+        assert languages[name][1] == language
+        assert float(languages[name][2]) == pytest.approx(apart[language]["base"], abs=1e-3)
+        assert float(languages[name][3]) == pytest.approx(apart[language]["overlay"], abs=1e-3)
+        assert languages[name][-1] == manifest["languages"][language]
     clusters = rows_of(printed, "Clusters")
     assert set(manifest["record"]["tried"]) == {"1", "2"} <= set(clusters)
     assert [count for count in ("1", "2") if clusters[count][-1] == "chosen"] == [str(manifest["record"]["clusters"])]
-    for each in manifest["overlays"]:
-        row = next(line.split() for line in printed.splitlines() if line.startswith(each["name"]))
-        rows, share = sum(patch["rows"] for patch in each["patches"]), each["size_bytes"] / size
-        assert row[1:5] == [str(len(each["patches"])), f"{rows:,}", f"{each['size_bytes']:,}", f"{share:.1%}"]
+    for overlay in manifest["overlays"]:
+        row = next(line.split() for line in printed.splitlines() if line.startswith(overlay["name"]))
+        rows, share = sum(patch["rows"] for patch in overlay["patches"]), overlay["size_bytes"] / size
+        assert row[1:5] == [str(len(overlay["patches"])), f"{rows:,}", f"{overlay['size_bytes']:,}", f"{share:.1%}"]
         assert 0 < share <= 0.05
     assert f"next: fairbits generate {base} --overlays {tmp_path / 'made'}" in printed
 
@@ -61,28 +61,28 @@ def test_json_is_the_manifest_and_the_default_place_is_in_the_base(command, mode
     before = fb.Checkpoint(base).fingerprint
     code, printed, errors = command("overlay", model, "--base", base, *LITTLE, *options)
     assert (code, errors) == (0, "")
-    found = json.loads(printed)
-    assert found == json.loads((base / "overlays/overlays.json").read_text())
-    assert found["schema"] == "fairbits.overlays/1"
-    assert found["base"] == before == fb.Checkpoint(base).fingerprint  # what lies in it is no part of it
-    record = found["record"]
+    manifest = json.loads(printed)
+    assert manifest == json.loads((base / "overlays/overlays.json").read_text())
+    assert manifest["schema"] == "fairbits.overlays/1"
+    assert manifest["base"] == before == fb.Checkpoint(base).fingerprint  # what lies in it is no part of it
+    record = manifest["record"]
     assert (record["budget"], record["form"], record["clusters"]) == (0.1, "steps", 1)
-    assert (found["activations"]["bits"], found["activations"]["languages"]) == (8, LANGUAGES)
+    assert (manifest["activations"]["bits"], manifest["activations"]["languages"]) == (8, LANGUAGES)
     assert fb.AdaptiveModel(base, base / "overlays").names == ("base", *LANGUAGES)
 
 
 def test_what_was_made_is_used(command, model, base, tmp_path) -> None:
-    made = tmp_path / "made"
-    assert command("overlay", model, "--base", base, *LITTLE, "--clusters", "1", "--out", made, "-q")[0] == 0
+    overlays = tmp_path / "made"
+    assert command("overlay", model, "--base", base, *LITTLE, "--clusters", "1", "--out", overlays, "-q")[0] == 0
     asked = ("--language", "en", "--max-tokens", "2", "--json")
-    code, printed, errors = command("generate", base, "All human beings", "--overlays", made, *asked)
+    code, printed, errors = command("generate", base, "All human beings", "--overlays", overlays, *asked)
     assert code == 0, errors
     assert json.loads(printed)[0]["overlay"] == "eng_Latn-and-2"
 
 
 def test_a_budget_of_nothing_leaves_all_with_the_base(command, model, base, tmp_path) -> None:
-    made = ("--budget", "0%", "--clusters", "1", "--out", tmp_path / "none")
-    code, printed, _ = command("overlay", model, "--base", base, *LITTLE, *made)
+    options = ("--budget", "0%", "--clusters", "1", "--out", tmp_path / "none")
+    code, printed, _ = command("overlay", model, "--base", base, *LITTLE, *options)
     assert code == 0
     assert "No overlay serves any language better than the base" in printed
     assert "Languages that stay with the base because no overlay helps: English, Hebrew, Japanese." in " ".join(
@@ -92,29 +92,29 @@ def test_a_budget_of_nothing_leaves_all_with_the_base(command, model, base, tmp_
 
 
 def test_thresholds_of_activations_are_named(command, model, base, tmp_path) -> None:
-    made = ("--clusters", "1", "--activations", "6", "--out", tmp_path / "made")
-    code, printed, _ = command("overlay", model, "--base", base, *LITTLE, *made)
+    options = ("--clusters", "1", "--activations", "6", "--out", tmp_path / "made")
+    code, printed, _ = command("overlay", model, "--base", base, *LITTLE, *options)
     assert code == 0
     assert re.search(r"^\d+ inputs rounded to 6 bits, thresholds for every language: \d+ bytes$", printed, re.MULTILINE)
     assert "KL was measured before inputs were rounded." in " ".join(printed.split())
     assert printed.splitlines()[0].split("  ")[1].startswith(("1 overlay,", "0 overlays,"))  # rows are stored once
 
 
-@pytest.mark.parametrize("given", ["-1%", "101%", "5", "-0.01", "nan", "inf", "", "%", "5 percent", "5%%"])
-def test_a_budget_that_is_no_share(given) -> None:
+@pytest.mark.parametrize("budget", ["-1%", "101%", "5", "-0.01", "nan", "inf", "", "%", "5 percent", "5%%"])
+def test_a_budget_that_is_no_share(budget) -> None:
     with pytest.raises(InputError, match=re.escape("it must be a share of the base from 0 to 1: 5%, or 0.05")):
-        parse_budget(given)
+        parse_budget(budget)
 
 
-@pytest.mark.parametrize(("given", "share"), [("5%", 0.05), ("0.05", 0.05), ("0", 0), ("100%", 1), ("2.5 %", 0.025)])
-def test_a_budget_that_is_a_share(given, share) -> None:
-    assert parse_budget(given) == pytest.approx(share)
+@pytest.mark.parametrize(("budget", "share"), [("5%", 0.05), ("0.05", 0.05), ("0", 0), ("100%", 1), ("2.5 %", 0.025)])
+def test_a_budget_that_is_a_share(budget, share) -> None:
+    assert parse_budget(budget) == pytest.approx(share)
 
 
 def test_what_is_wrong_ends_with_2_and_leaves_nothing(command, model, base, tmp_path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").touch()
-    made = tmp_path / "made"
+    out = tmp_path / "made"
     wrong = {
         (model, "--base", base, "--budget", "300%"): "--budget is '300%'",
         (model, "--base", base, "--budget", "some"): "--budget is 'some'",
@@ -127,9 +127,9 @@ def test_what_is_wrong_ends_with_2_and_leaves_nothing(command, model, base, tmp_
         (model, "--base", base, "--device", "tpu"): "tpu",
         (model, "--base", base, "--languages", "klingon"): "klingon",
     }
-    for arguments, said in wrong.items():
-        code, printed, errors = command("overlay", *LITTLE, "--out", made, *arguments)
+    for arguments, message in wrong.items():
+        code, printed, errors = command("overlay", *LITTLE, "--out", out, *arguments)
         assert (code, printed) == (2, "")
-        assert said in errors
-        assert not made.exists()
-    assert [each.name for each in (tmp_path / "full").iterdir()] == ["notes.txt"]
+        assert message in errors
+        assert not out.exists()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 import fairbits as fb
-from fairbits.models.io.writer import QuantizedWriter
+from fairbits.models.io.checkpoint_writer import QuantizedWriter
 from fairbits.quantization.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("four_block_embedded")
@@ -23,7 +23,7 @@ def fits(printed: str) -> bool:
 
 
 def weights(directory: Path) -> dict:
-    return {name: each for file in directory.glob("*.safetensors") for name, each in load_file(file).items()}
+    return {name: tensor for file in directory.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
 def test_plan_writes_what_quantize_carries_out(command, tmp_path) -> None:
@@ -41,8 +41,8 @@ def test_plan_writes_what_quantize_carries_out(command, tmp_path) -> None:
     planned = json.loads(plan.read_text())
     assert planned["layers"] == result["layers"]
     tensors = weights(one)
-    assert sum(each.nbytes for each in tensors.values()) == planned["size_bytes"]
-    assert all((each == weights(other)[name]).all() for name, each in tensors.items())
+    assert sum(tensor.nbytes for tensor in tensors.values()) == planned["size_bytes"]
+    assert all((tensor == weights(other)[name]).all() for name, tensor in tensors.items())
 
 
 @pytest.mark.long
@@ -54,16 +54,16 @@ def test_options_reach_the_policy(command) -> None:
 
     assert planned("--policy", "aciq", "--distribution", "laplace")["layers"][5]["clip"] == "laplace"
     assert planned("--mix", "heb=1")["languages"] == {"eng_Latn": 0.0, "heb_Hebr": 1.0}  # gptq, the default
-    found = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
-    widths = {each["block"]: each["bits"] for each in found["layers"]}
+    plan = planned("--policy", "gateway", "--k", "2", "--bits", "3", "--rounding", "nearest", "--embeddings", "8")
+    widths = {layer["block"]: layer["bits"] for layer in plan["layers"]}
     assert (widths[0], widths[1], widths[3], widths[None]) == (8, 3, 8, 8)
     assert planned("--policy", "laaciq", "--language", "he")["settings"]["language"] == "heb_Hebr"
     assert planned("--policy", "mixed", "--tau", "8")["settings"]["tau"] == 8.0
-    found = planned("--policy", "allocate", "--avg-bits", "4.5", "--objective", "mean", "--sensitivity", "predicted")
-    assert (found["settings"]["avg_bits"], found["settings"]["objective"]) == (4.5, "mean")
-    assert (found["calibration"]["tokens"], found["calibration"]["sequence"]) == (64, 64)
-    found = planned("--policy", "allocate", "--avg-bits", "5", "--widths", "4,8")
-    assert {each["bits"] for each in found["layers"] if each["block"] is not None} == {4, 8}
+    plan = planned("--policy", "allocate", "--avg-bits", "4.5", "--objective", "mean", "--sensitivity", "predicted")
+    assert (plan["settings"]["avg_bits"], plan["settings"]["objective"]) == (4.5, "mean")
+    assert (plan["calibration"]["tokens"], plan["calibration"]["sequence"]) == (64, 64)
+    plan = planned("--policy", "allocate", "--avg-bits", "5", "--widths", "4,8")
+    assert {layer["bits"] for layer in plan["layers"] if layer["block"] is not None} == {4, 8}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_dangers_are_said_before_rounding_and_the_next_step_at_the_end(command, 
     assert printed.splitlines()[-1] == f"wrote {directory}; next: fairbits evaluate {directory} --reference {TINY}"
 
 
-def interrupt(out: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(out: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Carries out a plan until two blocks are written."""
     add, written = QuantizedWriter.add, []
 
@@ -118,12 +118,12 @@ def interrupt(out: Path, made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(QuantizedWriter, "add", stop)
         with pytest.raises(KeyboardInterrupt):
-            fb.quantize(TINY, made, out=out)
+            fb.quantize(TINY, plan, out=out)
 
 
 def test_resume_takes_the_plan_of_the_draft(command, tmp_path, monkeypatch) -> None:
-    made = fb.plan(TINY, policy="aciq", distribution="laplace", bits=3, group="channel")
-    interrupt(tmp_path / "w3", made, monkeypatch)
+    plan = fb.plan(TINY, policy="aciq", distribution="laplace", bits=3, group="channel")
+    interrupt(tmp_path / "w3", plan, monkeypatch)
     options = ("--resume", "--out", tmp_path / "w3")
     for other, message in (
         (("--bits", "4"), "--bits is 4, but the interrupted run had 3"),
@@ -135,10 +135,10 @@ def test_resume_takes_the_plan_of_the_draft(command, tmp_path, monkeypatch) -> N
         assert message in errors
     assert not (tmp_path / "w3").exists()
     assert command("quantize", TINY, *options, "--bits", "3", "--distribution", "laplace")[0] == 0
-    assert fb.Plan.load(tmp_path / "w3" / "plan.json").digest == made.digest
+    assert fb.Plan.load(tmp_path / "w3" / "plan.json").digest == plan.digest
     whole = tmp_path / "whole"
-    fb.quantize(TINY, made, out=whole)
-    assert all((each == weights(whole)[name]).all() for name, each in weights(tmp_path / "w3").items())
+    fb.quantize(TINY, plan, out=whole)
+    assert all((tensor == weights(whole)[name]).all() for name, tensor in weights(tmp_path / "w3").items())
 
 
 def test_a_plan_is_held_to_its_own_group(command, tmp_path, reading_model) -> None:

@@ -84,7 +84,7 @@ def run(address: str, work: LoggedWork, items: list[str], **options: Any) -> lis
             {item: item for item in items},
             work,
             resources=dict.fromkeys(items, options.pop("needs", NEEDS)),
-            on_result=lambda name, found: results.append((name, found)),
+            on_result=lambda name, result: results.append((name, result)),
             **options,
         )
     return results
@@ -127,8 +127,8 @@ def test_errors_are_those_of_the_task_and_what_is_done_is_kept(cluster, tmp_path
     work = LoggedWork(str(tmp_path / "log"))
     with pytest.raises(InputError, match=r"^bad is not good; give another$"):
         run(cluster.address, work, [BAD])
-    found = run(cluster.address, work, [BAD, FATAL, "good"], retries=1, on_error=problems.__setitem__)
-    assert found == [("good", "result of good")]
+    results = run(cluster.address, work, [BAD, FATAL, "good"], retries=1, on_error=problems.__setitem__)
+    assert results == [("good", "result of good")]
     assert str(problems[BAD]) == "bad is not good; give another"
     assert "its process died 2 times" in str(problems[FATAL])
     assert Counter(item for _, item, _ in lines_of(tmp_path / "log"))[FATAL] == 2
@@ -146,4 +146,4 @@ def test_a_comparison_is_the_same_as_without_ray(cluster, tmp_path, reading_mode
         assert [plan.digest for plan in mine.plans] == [plan.digest for plan in other.plans]
         assert other.frame.values == pytest.approx(mine.frame.values, rel=1e-3, abs=1e-6)  # other threads, other sums
     assert there.notes == here.notes
-    assert sum(each.is_dir() for each in (tmp_path / "trials").iterdir()) == 4
+    assert sum(path.is_dir() for path in (tmp_path / "trials").iterdir()) == 4

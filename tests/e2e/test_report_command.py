@@ -70,7 +70,7 @@ def test_files_for_the_hub_lie_with_the_model_of_the_run(command, run) -> None:
     assert printed.endswith(f"upload it: hf upload OWNER/model-W3A16-channel {run / 'model'}\n")
     data = ModelCard.load(run / "model" / "README.md").data
     assert (data.base_model, data.license) == ("org/model", "mit")
-    assert {"recipe.yaml", "report.html", "plan.json"} <= {each.name for each in (run / "model").iterdir()}
+    assert {"recipe.yaml", "report.html", "plan.json"} <= {path.name for path in (run / "model").iterdir()}
 
 
 def test_files_for_the_hub_of_scores_lie_where_they_are_asked_for(command, run) -> None:
@@ -79,7 +79,7 @@ def test_files_for_the_hub_of_scores_lie_where_they_are_asked_for(command, run) 
     assert code == 0
     assert "base_model is left out" in notes
     assert "license is left out" in notes
-    assert {each.name for each in Path("new").iterdir()} == {"README.md", "report.html"}
+    assert {path.name for path in Path("new").iterdir()} == {"README.md", "report.html"}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_files_for_the_hub_of_scores_lie_where_they_are_asked_for(command, run) 
 )
 def test_for_the_hub_nothing_is_written_if_something_is_wrong(command, run, words, problem) -> None:
     before = files_in(Path())
-    code, printed, said = command("report", run, *words)
+    code, printed, errors = command("report", run, *words)
     assert (code, printed) == (2, "")
-    assert problem in said
+    assert problem in errors
     assert files_in(Path()) == before
 
 
@@ -110,7 +110,7 @@ def test_baselines_are_compared_in_the_order_given(command, run) -> None:
     rtn, english = (run / "baselines" / name for name in ("rtn.json", "gptq-mix-english.json"))
     code, printed, _ = command("report", run / "scores.json", "--against", rtn, "--against", english, "--json")
     assert code == 0
-    assert [each["target"].rsplit("/", 1)[-1] for each in json.loads(printed)["methods"]] == [
+    assert [method["target"].rsplit("/", 1)[-1] for method in json.loads(printed)["methods"]] == [
         *("model", "rtn", "gptq-mix-english"),
     ]
 

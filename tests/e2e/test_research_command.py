@@ -29,7 +29,7 @@ def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("gateways",), "the experiment"),
         (("training-choices",), "training/arms.py"),
@@ -42,8 +42,8 @@ def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> 
         (("bounds", "--languages", "eng"), "two or more"),
     ],
 )
-def test_bad_input_ends_with_code_2_and_one_line(command, arguments, said) -> None:
+def test_bad_input_ends_with_code_2_and_one_line(command, arguments, message) -> None:
     code, shown, errors = command("research", *arguments)
     assert (code, shown) == (2, ""), errors
-    assert said in " ".join(errors.split())
+    assert message in " ".join(errors.split())
     assert "Traceback" not in errors

@@ -37,11 +37,11 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--json")
     assert code == 0
     assert "scores.json already exists" in errors
-    found = json.loads(printed)
-    assert (found["directory"], found["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
+    summary = json.loads(printed)
+    assert (summary["directory"], summary["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
     scores = Scores.load(tmp_path / "run" / "scores.json")
-    assert found["headline"]["size"]["after"] == scores.quantized.size_bytes
-    assert found["baselines"] == ["rtn", "gptq:mix=english"]
+    assert summary["headline"]["size"]["after"] == scores.quantized.size_bytes
+    assert summary["baselines"] == ["rtn", "gptq:mix=english"]
 
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--bits", "3")
     assert (code, printed) == (2, "")
@@ -71,16 +71,16 @@ def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path)
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def settings(name: str, *given: Path, **options: object) -> dict:
+    def settings(name: str, *models: Path, **options: object) -> dict:
         with pytest.raises(KeyboardInterrupt):
-            run(*given, out=tmp_path / name, **options, progress=stop)
-        said = json.loads((tmp_path / name / "run.json").read_text())
-        return said["settings"] | {key: said[key] for key in ("model", "baselines")}
+            run(*models, out=tmp_path / name, **options, progress=stop)
+        record = json.loads((tmp_path / name / "run.json").read_text())
+        return record["settings"] | {key: record[key] for key in ("model", "baselines")}
 
-    own = settings("embedded")
-    assert (own["model"], own["text"], len(own["languages"])) == ("embedded:tiny", "help", 12)
-    assert (own["tokens"], own["evaluation_tokens"], own["widths"]) == (512, 1536, [3, 8])
-    assert [each["name"] for each in own["baselines"]] == ["gptq:mix=english", "rtn"]
+    embedded = settings("embedded")
+    assert (embedded["model"], embedded["text"], len(embedded["languages"])) == ("embedded:tiny", "help", 12)
+    assert (embedded["tokens"], embedded["evaluation_tokens"], embedded["widths"]) == (512, 1536, [3, 8])
+    assert [baseline["name"] for baseline in embedded["baselines"]] == ["gptq:mix=english", "rtn"]
     chosen = settings("chosen", languages=["eng", "heb"])  # the help has no Hebrew
     assert (chosen["model"], chosen["text"], chosen["tokens"]) == ("embedded:tiny", "udhr", 512)
     other = settings("other", model, group="channel", languages=["eng", "heb"])

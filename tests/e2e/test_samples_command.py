@@ -30,9 +30,9 @@ def test_recorded_scores_are_read_as_lm_eval_reported_them(runs) -> None:
             for code, scores in paired.scores.items():
                 task = f"fairbits_{kind}_{code}"
                 (reported,) = (
-                    found
+                    metrics
                     for path in run.directory.glob("results_*.json")
-                    if (found := json.loads(path.read_text())["results"].get(task))
+                    if (metrics := json.loads(path.read_text())["results"].get(task))
                 )
                 assert scores[side] == pytest.approx(reported[f"{metric},none"], rel=1e-9)
 

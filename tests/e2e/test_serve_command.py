@@ -29,13 +29,13 @@ def served(adaptive: tuple[Path, Path], *options: str) -> Iterator[tuple[subproc
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            while "--json" in options and not said.endswith("\n}\n"):
-                said += process.stdout.readline()
-            found = re.search(r"http://[\d.]+:\d+", said)
-            assert found, said
-            with openai.OpenAI(base_url=f"{found[0]}/v1", api_key="none", max_retries=0, timeout=60) as client:
-                yield process, client, said
+            output = process.stdout.readline()
+            while "--json" in options and not output.endswith("\n}\n"):
+                output += process.stdout.readline()
+            match = re.search(r"http://[\d.]+:\d+", output)
+            assert match, output
+            with openai.OpenAI(base_url=f"{match[0]}/v1", api_key="none", max_retries=0, timeout=60) as client:
+                yield process, client, output
         finally:
             process.kill()
 
@@ -77,10 +77,10 @@ def test_killed_in_the_middle_and_started_again(adaptive: tuple[Path, Path], com
 @pytest.mark.long
 def test_json_says_where_and_the_end_comes_after_what_was_taken(adaptive: tuple[Path, Path]) -> None:
     with served(adaptive, "--port", "0", "--json") as (process, client, printed):
-        said = json.loads(printed)
-        assert said["model"] == "tiny"
-        assert said["languages"] == ["eng_Latn", "heb_Hebr", "jpn_Jpan", "fra_Latn"]
-        with urllib.request.urlopen(f"{said['url']}/health") as answer:
+        announcement = json.loads(printed)
+        assert announcement["model"] == "tiny"
+        assert announcement["languages"] == ["eng_Latn", "heb_Hebr", "jpn_Jpan", "fra_Latn"]
+        with urllib.request.urlopen(f"{announcement['url']}/health") as answer:
             assert json.load(answer) == {"status": "ok"}
         answers: list[int] = []
 
@@ -125,7 +125,7 @@ def running(url: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--overlays", "nowhere"), "has no overlays.json"),
         (("--host", "no.such.host.invalid"), "--host is"),
@@ -135,10 +135,10 @@ def running(url: str) -> float:
         (("--device", "toaster"), "device is"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_one_line(adaptive, command, options, said) -> None:
+def test_what_cannot_be_served_is_said_in_one_line(adaptive, command, options, message) -> None:
     code, printed, errors = command("serve", adaptive[0], "--port", "0", *options)
     assert (code, printed) == (2, "")
-    assert said in errors
+    assert message in errors
     assert errors.count("\n") == 1
 
 

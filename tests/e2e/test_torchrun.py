@@ -53,13 +53,13 @@ def torchrun(
 ) -> tuple[int, str, str]:
     """Returns the exit code of torchrun, stdout and stderr of two processes with as many threads as this one."""
     start = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    own = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "COLUMNS": "80", "HOW": how}
+    environment = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "COLUMNS": "80", "HOW": how}
     with subprocess.Popen(
         [*start, *program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **own},
+        env={**os.environ, **environment},
     ) as process:
         try:
             printed, errors = process.communicate(timeout=200)
@@ -102,14 +102,14 @@ def test_what_ends_one_process_ends_both_and_one_process_goes_on(llama, one, com
     code, printed, errors = torchrun("quantize", llama.target, *OPTIONS, "--out", out, program=(str(script),), how=how)
     assert (code, printed) == (1, "")  # the exit code of torchrun
     assert monotonic() - began < 180  # far less than the time after which a process gives up waiting
-    said = re.findall("^error: .*", errors, flags=re.MULTILINE)
+    messages = re.findall("^error: .*", errors, flags=re.MULTILINE)
     codes = re.findall(r"exitcode\s*: (-?\d+)", errors)
     if how == "refused":
-        assert said == ["error: the second block cannot be used"]
+        assert messages == ["error: the second block cannot be used"]
         assert set(codes) == {"2"}
     else:
         assert "-9" in codes
-        assert len(said) <= 1  # torchrun may be faster
+        assert len(messages) <= 1  # torchrun may be faster
     assert not out.exists()
     assert command("quantize", llama.target, *OPTIONS, "--out", out, "--resume")[0] == 0
     assert files(out) == files(one)

@@ -36,29 +36,29 @@ class Case:
         """Returns the command line."""
         return placed(self.command + (self.again if again else ()), out)
 
-    def half_written(self, found: Mapping[str, bytes], *, whole: Mapping[str, bytes], old: Mapping[str, bytes]) -> str:
+    def half_written(self, files: Mapping[str, bytes], *, whole: Mapping[str, bytes], old: Mapping[str, bytes]) -> str:
         """Returns which file that a user sees is neither the old nor the new one; "" if none is."""
-        for name, data in found.items():
+        for name, data in files.items():
             if name.endswith("/") or (name in self.changing and is_json(data)):  # a directory without a file
                 continue
             if data not in (whole.get(name), old.get(name)):
                 return f"{name} is seen before it is complete"
-        return lost_files(found)
+        return lost_files(files)
 
 
 def placed(command: tuple[str, ...], out: Path) -> list[str]:
     """Returns a command line with its directory."""
-    return [each.replace(OUT, str(out), 1) if each.startswith(OUT) else each for each in command]
+    return [argument.replace(OUT, str(out), 1) if argument.startswith(OUT) else argument for argument in command]
 
 
-def lost_files(found: Mapping[str, bytes]) -> str:
+def lost_files(files: Mapping[str, bytes]) -> str:
     """Returns which file a manifest of overlays names that is not there; "" if none is."""
-    for name, data in found.items():
+    for name, data in files.items():
         if name.endswith("overlays.json"):
-            said = json.loads(data)
-            entries = [*said["overlays"], *([said["activations"]] if said["activations"] else [])]
+            manifest = json.loads(data)
+            entries = [*manifest["overlays"], *([manifest["activations"]] if manifest["activations"] else [])]
             for entry in entries:
-                if str(Path(name).with_name(entry["file"])) not in found:
+                if str(Path(name).with_name(entry["file"])) not in files:
                     return f"{name} names {entry['file']}, which is not there"
     return ""
 

@@ -38,25 +38,25 @@ def disarm() -> str:
     """Returns the changes since `arm`, a letter each: created, written, fsync, renamed, unlinked, made, truncated."""
     end = ctypes.CDLL(None).faults_disarm
     end.restype = ctypes.c_char_p
-    found: bytes = end()
-    return found.decode()
+    letters: bytes = end()
+    return letters.decode()
 
 
 def content(directory: Path) -> dict[str, bytes]:
     """Returns what a directory has: all files, without the times in them, and empty directories."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_file():
-            found[name] = SECONDS.sub(b'"seconds": 0', path.read_bytes())
+            files[name] = SECONDS.sub(b'"seconds": 0', path.read_bytes())
         elif path.is_dir() and not any(path.iterdir()):
-            found[f"{name}/"] = b""
-    return found
+            files[f"{name}/"] = b""
+    return files
 
 
-def visible(found: dict[str, bytes]) -> dict[str, bytes]:
+def visible(files: dict[str, bytes]) -> dict[str, bytes]:
     """Returns what a user sees: nothing whose name, or whose directory's name, begins with a dot."""
-    return {name: data for name, data in found.items() if not any(part.startswith(".") for part in name.split("/"))}
+    return {name: data for name, data in files.items() if not any(part.startswith(".") for part in name.split("/"))}
 
 
 def is_json(data: bytes) -> bool:

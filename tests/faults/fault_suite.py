@@ -78,18 +78,18 @@ def _disturb(options: argparse.Namespace, home: Path) -> int:
     begin, total = time.monotonic(), Counter[str]()
     print(HEAD, flush=True)
     for case in cases(model, base):
-        if options.case and not any(case.name.startswith(each) for each in options.case):
+        if options.case and not any(case.name.startswith(prefix) for prefix in options.case):
             continue
         trial = Trial(case, Place(home / "work", home / "log"))
         trial.prepare()
         for kind in options.kind or (*KINDS, SMALL):
-            found = Counter[str]()
+            counts = Counter[str]()
             for where, (how, wrong) in islice(_outcomes(trial, kind, options.every), options.first):
-                found.update(["points", how])
+                counts.update(["points", how])
                 if wrong:
                     print(f"{case.name}, {kind}, {where}: {wrong}", file=sys.stderr, flush=True)
-            total += found
-            print(row(case.name, kind, found), flush=True)
+            total += counts
+            print(row(case.name, kind, counts), flush=True)
         seconds = time.monotonic() - begin
         print(f"{case.name}: {len(trial.changes)} changes, {seconds:.0f} s so far", file=sys.stderr, flush=True)
     print(row("all", "", total))
@@ -99,7 +99,7 @@ def _disturb(options: argparse.Namespace, home: Path) -> int:
 def _outcomes(trial: Trial, kind: str, every: int | None) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yields where a command was disturbed, and its outcome."""
     if kind == SMALL:
-        yield from ((f"size {i}", each) for i, each in enumerate(small_disks(trial), 1))
+        yield from ((f"size {i}", outcome) for i, outcome in enumerate(small_disks(trial), 1))
         return
     for point in trial.points(kind, every=every):
         yield f"change {point} of {len(trial.changes)} ({trial.changes[point - 1]})", trial.disturb(kind, point)
@@ -109,13 +109,13 @@ def _load() -> None:
     """Imports what the commands import, so that the forks need not."""
 
 
-def row(case: str, kind: str, found: Counter[str]) -> str:
+def row(case: str, kind: str, counts: Counter[str]) -> str:
     """Returns a row of the table, in Markdown.
 
     >>> row("run", "SIGKILL", Counter(points=1200, resumed=1199, failed=1))
     '| run | SIGKILL | 1,200 | 0 | 0 | 1,199 | 0 | 1 |'
     """
-    return f"| {case} | {kind} | {' | '.join(f'{found[name]:,}' for name in OUTCOMES)} |"
+    return f"| {case} | {kind} | {' | '.join(f'{counts[name]:,}' for name in OUTCOMES)} |"
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ class Place:
 
     def fresh(self, older: dict[str, bytes]) -> None:
         """Puts back what was there before the command."""
-        for each in self.out.iterdir() if self.out.exists() else ():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        for path in self.out.iterdir() if self.out.exists() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         (self.out / "tmp").mkdir(parents=True)
         for name, data in older.items():
             if not name.endswith("/"):
                 (self.out / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.out / name).write_bytes(data)
 
-    def said(self) -> str:
+    def last_line(self) -> str:
         """Returns the last line that a command has printed."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
@@ -86,8 +86,8 @@ def end(child: int, *, stopped: bool = False) -> int | None:
     """Returns the exit code of a fork, or minus the signal that ended it; None if it does not end."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
-        found, status = os.waitpid(child, os.WNOHANG | (os.WUNTRACED if stopped else 0))
-        if found:
+        ended, status = os.waitpid(child, os.WNOHANG | (os.WUNTRACED if stopped else 0))
+        if ended:
             return -signal.SIGSTOP if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
@@ -116,11 +116,11 @@ class Trial:
         for _ in range(2):
             self.place.fresh(self.older)
             self._undisturbed(self.case.arguments(self.place.out))
-            found = content(self.place.out)
-            differing = [name for name in found if self.whole and found[name] != self.whole.get(name)]
+            files = content(self.place.out)
+            differing = [name for name in files if self.whole and files[name] != self.whole.get(name)]
             if differing:
                 raise SystemExit(f"{self.case.name}: two runs give other bytes in {differing}")
-            self.whole = found
+            self.whole = files
             gc.freeze()  # forks copy no page only because their collector looks at it
         self.changes = self.place.log.with_suffix(".changes").read_text()
 
@@ -141,7 +141,7 @@ class Trial:
         step = self.case.every if every is None else every
         first = list(KINDS).index(kind) % step
         full = kind == "ENOSPC from then on"
-        return [i for i, each in enumerate(self.changes, 1) if not full or each in "cwfrm"][first::step]
+        return [i for i, change in enumerate(self.changes, 1) if not full or change in "cwfrm"][first::step]
 
     def disturb(self, kind: str, point: int) -> tuple[str, str]:
         """Returns how a command went on after a fault, and what was wrong."""
@@ -150,44 +150,44 @@ class Trial:
         code = end(child, stopped=kind == "beside")
         other = None
         if code == -signal.SIGSTOP:
-            beside = Place(self.place.out, self.place.log.with_name("beside"))
-            other = end(start(self.case.arguments(self.place.out), beside))
+            other_place = Place(self.place.out, self.place.log.with_name("beside"))
+            other = end(start(self.case.arguments(self.place.out), other_place))
             if other not in (0, 2):
-                return "failed", f"the other process ends with {other}: {beside.said()}"
+                return "failed", f"the other process ends with {other}: {other_place.last_line()}"
             os.kill(child, signal.SIGCONT)
             code = end(child)
         return self.judged(code, other, EXPECTED.get(kind, {0, 2}))
 
     def judged(self, code: int | None, other: int | None, expected: Iterable[int]) -> tuple[str, str]:
         """Returns how a command goes on after it has ended with a code, and what was wrong."""
-        said = self.place.said()
-        found = content(self.place.out)
-        wrong = self.case.half_written(visible(found), whole=self.whole, old=self.older)
+        message = self.place.last_line()
+        files = content(self.place.out)
+        wrong = self.case.half_written(visible(files), whole=self.whole, old=self.older)
         if code is None:
             return "failed", "it does not end"
         if code not in {0, *expected}:
-            return "failed", f"exit code {code}: {said}"
+            return "failed", f"exit code {code}: {message}"
         if wrong:
-            return "failed", f"{wrong} (exit code {code}: {said})"
-        if code == 0 and not other and found == self.whole:
+            return "failed", f"{wrong} (exit code {code}: {message})"
+        if code == 0 and not other and files == self.whole:
             return "unharmed", ""
-        complete = all(found.get(name) == data for name, data in visible(self.whole).items())  # and older files, maybe
+        complete = all(files.get(name) == data for name, data in visible(self.whole).items())  # and older files, maybe
         if code == 0 and not complete:
             return "failed", "exit code 0 without the whole result"
-        how = "complete" if complete else "resumed" if self.kept(found) else "restarted"
+        how = "complete" if complete else "resumed" if self.kept(files) else "restarted"
         second = end(start(self.case.arguments(self.place.out, again=True), self.place))
         if second != 0:
-            return "failed", f"after {code} ({said}) the second run ends with {second}: {self.place.said()}"
-        found = content(self.place.out)
-        differing = sorted(name for name in found.keys() | self.whole.keys() if found.get(name) != self.whole.get(name))
+            return "failed", f"after {code} ({message}) the second run ends with {second}: {self.place.last_line()}"
+        files = content(self.place.out)
+        differing = sorted(name for name in files.keys() | self.whole.keys() if files.get(name) != self.whole.get(name))
         if differing:
-            return "failed", f"after {code} ({said}) the second run leaves {', '.join(differing[:4])}"
+            return "failed", f"after {code} ({message}) the second run leaves {', '.join(differing[:4])}"
         return how, ""
 
-    def kept(self, found: dict[str, bytes]) -> bool:
+    def kept(self, files: dict[str, bytes]) -> bool:
         """Returns whether something finished is there that a second run need not do again."""
         marks = ("done/block", "done/outside", "trial.json", "learning/", "audit.json")
-        return any(mark in name for name in found for mark in marks)
+        return any(mark in name for name in files for mark in marks)
 
 
 def small_disks(trial: Trial) -> Iterator[tuple[str, str]]:

@@ -47,7 +47,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "point", "said", "left"),
+    ("kind", "point", "output", "left"),
     [
         ("EIO once", 99, "[10, 10] cwfrcwfr", {"a": 10, "b": 10}),
         ("EIO once", 3, f"[{EIO}, 10] cwfucwfr", {"b": 10}),
@@ -59,15 +59,15 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_layer_fails_where_it_is_told_to(
-    layer: Path, tmp_path: Path, kind: str, point: int, said: str, left: dict[str, int]
+    layer: Path, tmp_path: Path, kind: str, point: int, output: str, left: dict[str, int]
 ) -> None:
     environment = os.environ | {"LD_PRELOAD": str(layer), "PYTHONPATH": str(SUITE.parent)}
     place = tmp_path / "place"
     place.mkdir()
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LAYER, str(place), kind, str(point)], env=environment, capture_output=True, text=True
     )
-    assert (found.stdout.strip(), found.stderr) == (said, "")
+    assert (process.stdout.strip(), process.stderr) == (output, "")
     assert {name: len(data) for name, data in content(place).items()} == left
 
 
@@ -80,8 +80,8 @@ def test_what_is_seen_too_early_is_noticed() -> None:
     assert case.half_written({"run.json": b"{}"}, whole=whole, old=old) == ""
     assert "run.json is seen" in case.half_written({"run.json": b"{"}, whole=whole, old=old)
     manifest = json.dumps({"overlays": [{"file": "x.safetensors"}], "activations": None}).encode()
-    found = {"out/overlays.json": manifest}
-    assert "x.safetensors, which is not there" in case.half_written(found, whole=found, old={})
+    files = {"out/overlays.json": manifest}
+    assert "x.safetensors, which is not there" in case.half_written(files, whole=files, old={})
     assert visible({"a/.b": b"", ".a/b": b"", "a/b": b""}) == {"a/b": b""}
 
 
@@ -90,8 +90,8 @@ def test_a_slice_of_all_faults(tmp_path: Path, case: str, every: int, least: int
     kinds = ("SIGKILL", "SIGINT", "SIGTERM", "beside", "EIO once", "ENOSPC from then on", "read-only from then on")
     asked = [argument for kind in kinds for argument in ("--kind", kind)]
     command = [sys.executable, str(SUITE), "--case", case, "--every", str(every), "--keep", str(tmp_path), *asked]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    total = re.search(r"\| all \|  \| (\d+) .* (\d+) \|$", found.stdout, re.MULTILINE)
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    total = re.search(r"\| all \|  \| (\d+) .* (\d+) \|$", process.stdout, re.MULTILINE)
     assert total is not None
     assert (int(total[1]) >= least, total[2]) == (True, "0")

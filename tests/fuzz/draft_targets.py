@@ -19,7 +19,7 @@ from untrusted_targets import mutated_weights, target
 from fairbits.api.make_plan import plan
 from fairbits.api.quantize import _Draft, draft_device, draft_plan
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.writer import PLAN, STATE, draft_directory
+from fairbits.models.io.checkpoint_writer import PLAN, STATE, draft_directory
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.models.scales.scheme import Scheme
@@ -49,16 +49,16 @@ def begun() -> Begun:
     for name, data in small_model().items():
         (place / name).write_bytes(data)
     checkpoint = Checkpoint(place)
-    made = plan(checkpoint, policy="rtn", bits=4, group=8)
+    quantization_plan = plan(checkpoint, policy="rtn", bits=4, group=8)
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / OUT
-        with _Draft.opened(checkpoint, made, out, device="cpu", resume=False) as draft:
-            block = next(iter(execute_plan(checkpoint, made, text=None, device="cpu")))
+        with _Draft.opened(checkpoint, quantization_plan, out, device="cpu", resume=False) as draft:
+            block = next(iter(execute_plan(checkpoint, quantization_plan, text=None, device="cpu")))
             draft.add(block)
-            codes = {name: each.codes.clone() for name, each in block.layers.items()}
+            codes = {name: layer.codes.clone() for name, layer in block.layers.items()}
         home = draft_directory(out)
         files = {f"{DRAFT}/{path.relative_to(home)}": path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    return Begun(checkpoint, made, files, codes)
+    return Begun(checkpoint, quantization_plan, files, codes)
 
 
 def changed_tensors(rng: random.Random, content: bytes) -> bytes:
@@ -80,7 +80,7 @@ def changed_tensors(rng: random.Random, content: bytes) -> bytes:
         tensors[name] = tensors[rng.choice(sorted(tensors))].clone()
     else:
         tensors[f"{name}x"] = tensors.pop(name)
-    return save({each: tensor.contiguous() for each, tensor in tensors.items()})
+    return save({key: tensor.contiguous() for key, tensor in tensors.items()})
 
 
 def changed_weights(rng: random.Random, content: bytes) -> bytes:
@@ -100,26 +100,26 @@ def draft_target() -> Target:
         changed = changed_weights(rng, files[name])
         if rng.random() < 0.5:
             return files | {name: changed}
-        said = json.loads(files[note])
-        said["sha256"][Path(name).name] = hashlib.sha256(changed).hexdigest()
-        return files | {name: changed, note: json.dumps(said).encode()}
+        record = json.loads(files[note])
+        record["sha256"][Path(name).name] = hashlib.sha256(changed).hexdigest()
+        return files | {name: changed, note: json.dumps(record).encode()}
 
     def read(place: Path) -> None:
         out = place / OUT
         draft_device(out)
         draft_plan(out)
         with _Draft.opened(begun().checkpoint, begun().plan, out, device="cpu", resume=True) as draft:
-            found = draft.finished(0)
+            block = draft.finished(0)
             rule(draft.finished(1) is None, "a block is finished that never was")
-        if found is None:
+        if block is None:
             return
-        rule(found.layers.keys() == begun().codes.keys(), "layers are missing")
-        for name, each in found.layers.items():
-            rule(each.codes.shape == begun().codes[name].shape and each.codes.dtype == torch.int8, "other codes")
-            rule(bool(each.scales.isfinite().all()), "a scale is none")
-        rule({each.name for each in found.results} == found.layers.keys(), "a layer has no result")
+        rule(block.layers.keys() == begun().codes.keys(), "layers are missing")
+        for name, layer in block.layers.items():
+            rule(layer.codes.shape == begun().codes[name].shape and layer.codes.dtype == torch.int8, "other codes")
+            rule(bool(layer.scales.isfinite().all()), "a scale is none")
+        rule({result.name for result in block.results} == block.layers.keys(), "a layer has no result")
 
-    (state, its_plan) = (f"{DRAFT}/{each}" for each in (STATE, PLAN))
+    (state, its_plan) = (f"{DRAFT}/{file}" for file in (STATE, PLAN))
     return target("draft", make, read, files=(DRAFT, state, its_plan))
 
 
@@ -163,15 +163,15 @@ def learning_target() -> Target:
     def read(place: Path) -> None:
         codes = learnable()
         optimizer = CodeOptimizer({"map": codes}, rate=0.1)
-        found = load_state(place / "state.safetensors", {"map": codes}, optimizer, languages=2)
-        if found is not None:
-            rule(found.history[0].step == 0 and found.step == found.history[-1].step >= 0, "steps are none")
-            rule(all(each.damage.shape == (2,) for each in found.history), "a language is missing")
-            rule(bool((found.weights >= 0).all()) and found.weights.shape == (2,), "weights are none")
-            for each in found.best_codes.values():
-                rule(bool((each.codes.abs() <= 4).all()) and each.codes.shape == (6, 8), "codes are none")
+        state = load_state(place / "state.safetensors", {"map": codes}, optimizer, languages=2)
+        if state is not None:
+            rule(state.history[0].step == 0 and state.step == state.history[-1].step >= 0, "steps are none")
+            rule(all(entry.damage.shape == (2,) for entry in state.history), "a language is missing")
+            rule(bool((state.weights >= 0).all()) and state.weights.shape == (2,), "weights are none")
+            for best in state.best_codes.values():
+                rule(bool((best.codes.abs() <= 4).all()) and best.codes.shape == (6, 8), "codes are none")
             rule(bool(codes.offsets.isfinite().all()), "an offset is none")
-            found.result(("eng_Latn", "heb_Hebr"))
+            state.result(("eng_Latn", "heb_Hebr"))
         shapes = {"map": (6, 8)}
         layers = load_codes(place / "rounded.safetensors", {"map": learned().scheme}, shapes, dtype=torch.float32)
         rule(layers["map"].codes.shape == (6, 8) and layers["map"].scales.shape == (6, 2), "other codes")

@@ -42,15 +42,15 @@ def main() -> int:
     options.add_argument("--only", nargs="*", help="names of readers")
     options.add_argument("--again", type=Path, help="the directory of a failed case")
     asked = options.parse_args()
-    targets = [each for each in all_targets() if not asked.only or each.name in asked.only]
+    targets = [target for target in all_targets() if not asked.only or target.name in asked.only]
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as temporary:
         place = Path(temporary) / "case"
         if asked.again:
             name, files = load(asked.again)
-            found, reason = run_case(next(each for each in targets if each.name == name), files, place)
-            print(name, found, reason, sep="\n")
-            return int(found == "failed")
+            kind, reason = run_case(next(target for target in targets if target.name == name), files, place)
+            print(name, kind, reason, sep="\n")
+            return int(kind == "failed")
         print(f"seed {asked.seed}, cases in {place}", flush=True)
         tally = run(
             targets,
@@ -63,8 +63,8 @@ def main() -> int:
     print(f"\n{tally.table()}\n\nseed {asked.seed}, {sum(tally.seconds.values()):.0f} s")
     for where in tally.failures[:40]:
         print(f"{where}: {(where / 'why.txt').read_text().strip().splitlines()[-1]:.200}")
-    said = Counter((where / "why.txt").read_text().strip().splitlines()[-1][:70] for where in tally.failures)
-    for words, times in said.most_common(30):
+    reasons = Counter((where / "why.txt").read_text().strip().splitlines()[-1][:70] for where in tally.failures)
+    for words, times in reasons.most_common(30):
         print(f"{times:6} {words}")
     return int(bool(tally.failures))
 

@@ -67,20 +67,20 @@ class Tally:
     @property
     def total(self) -> int:
         """The number of cases."""
-        return sum(sum(each.values()) for each in self.counts.values())
+        return sum(sum(counter.values()) for counter in self.counts.values())
 
     def table(self) -> str:
         """Returns the table as Markdown: a row for every reader."""
         lines = ["| reader | inputs | accepted | refused | failed |", "|---|---:|---:|---:|---:|"]
         both: Counter[str] = Counter()
-        for name, found in self.counts.items():
-            lines.append(_row(name, found))
-            both += found
+        for name, counts in self.counts.items():
+            lines.append(_row(name, counts))
+            both += counts
         return "\n".join([*lines, _row("all", both)])
 
 
-def _row(name: str, found: Mapping[str, int]) -> str:
-    numbers = (sum(found.values()), *(found.get(kind, 0) for kind in ("accepted", "refused", "failed")))
+def _row(name: str, counts: Mapping[str, int]) -> str:
+    numbers = (sum(counts.values()), *(counts.get(kind, 0) for kind in ("accepted", "refused", "failed")))
     return f"| {name} | " + " | ".join(f"{number:,}" for number in numbers) + " |"
 
 
@@ -96,7 +96,7 @@ def run_case(target: Target, files: Files, place: Path) -> tuple[str, str]:
     try:
         with _limited(), warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = target.read(place)
+            kind = target.read(place)
     except Refused as problem:
         fault = sentence_fault(str(problem))
         return ("failed", f"the refusal {fault}: {problem!s:.300}") if fault else ("refused", "")
@@ -106,14 +106,16 @@ def run_case(target: Target, files: Files, place: Path) -> tuple[str, str]:
         return "failed", "".join(traceback.format_exception(problem))
     if _peak() - before > MEMORY_BYTES:
         return "failed", f"memory grew by {_peak() - before:,} bytes"
-    return found, ""
+    return kind, ""
 
 
 def sentence_fault(sentence: str) -> str:
     """Returns what is wrong with the sentence of a refusal; "" if nothing is."""
     if not sentence.strip() or len(sentence) > LONGEST_SENTENCE:
         return f"has {len(sentence):,} characters"
-    if any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") or each in DIRECTIONS for each in sentence):
+    if any(
+        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in DIRECTIONS for character in sentence
+    ):
         return "holds characters that steer a terminal"
     if "Traceback" in sentence or "pydantic" in sentence:
         return "quotes the inside of a program"
@@ -131,7 +133,7 @@ def run(
 ) -> Tally:
     """Tries the targets in turn, until all have their cases or the time is over; case i has its own seed."""
     tally, begun = Tally({target.name: Counter() for target in targets}), monotonic()
-    turn, said = 0, begun
+    turn, last_report = 0, begun
     while (cases is None or tally.total < cases) and (seconds is None or monotonic() - begun < seconds):
         for target in targets:
             for number in _numbers(target, turn):
@@ -147,8 +149,8 @@ def run(
                 if kind == "failed":
                     tally.failures.append(save(saved, target, files, reason, seed=seed, number=number))
         turn += 1
-        if monotonic() - said > EVERY_SECONDS:
-            said = monotonic()
+        if monotonic() - last_report > EVERY_SECONDS:
+            last_report = monotonic()
             print(f"{tally.total:,} inputs, {len(tally.failures)} failed", file=sys.stderr, flush=True)
     return tally
 

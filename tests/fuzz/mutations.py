@@ -34,7 +34,7 @@ def dumped(value: Any) -> str:
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, Pairs):
-        return "{" + ", ".join(f"{json.dumps(key)}: {dumped(each)}" for key, each in value) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)}: {dumped(item)}" for key, item in value) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(dumped, value)) + "]"
     return json.dumps(value)
@@ -110,16 +110,16 @@ def near(rng: random.Random, value: Any) -> Any:
 
 def places(value: Any) -> list[tuple[Any, int]]:
     """Returns every place of a document below its root: the container and the index in it."""
-    found: list[tuple[Any, int]] = []
+    locations: list[tuple[Any, int]] = []
     waiting = [value]
     while waiting:
         held = waiting.pop()
-        for i, each in enumerate(held):
-            inner = each[1] if isinstance(held, Pairs) else each
-            found.append((held, i))
+        for i, entry in enumerate(held):
+            inner = entry[1] if isinstance(held, Pairs) else entry
+            locations.append((held, i))
             if isinstance(inner, list):
                 waiting.append(inner)
-    return found
+    return locations
 
 
 def at(place: tuple[Any, int]) -> Any:
@@ -136,11 +136,11 @@ def put(place: tuple[Any, int], value: Any) -> None:
 
 def change(rng: random.Random, document: Any) -> None:
     """Changes a document in one place."""
-    found = places(document)
-    if not found:
+    locations = places(document)
+    if not locations:
         return
     # of long lists not only the entries: every second change is in the first levels
-    place = rng.choice(found if rng.random() < 0.5 else found[: max(24, len(found) // 20)])
+    place = rng.choice(locations if rng.random() < 0.5 else locations[: max(24, len(locations) // 20)])
     held, i = place
     kind = rng.randrange(12)
     if kind < 3:
@@ -148,7 +148,7 @@ def change(rng: random.Random, document: Any) -> None:
     elif kind < 6:
         put(place, near(rng, at(place)))
     elif kind == 6:
-        put(place, deepcopy(at(rng.choice(found))))
+        put(place, deepcopy(at(rng.choice(locations))))
     elif kind == 7:
         del held[i]
     elif kind == 8:

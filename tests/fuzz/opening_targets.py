@@ -48,16 +48,16 @@ def config_target() -> Target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of transformers, on what it corrects by itself
             opened = Checkpoint(place)
-            found = opened.architecture
-        rule(0 < len(found.blocks) <= BLOCKS, f"{len(found.blocks)} blocks are found")
-        rule(all(name in opened.tensors for name in found.weights), "a map has no tensor")
+            architecture = opened.architecture
+        rule(0 < len(architecture.blocks) <= BLOCKS, f"{len(architecture.blocks)} blocks are found")
+        rule(all(name in opened.tensors for name in architecture.weights), "a map has no tensor")
 
     def try_read(place: Path) -> str:
         try:
             read(place)
         except InputError as problem:
-            known = any(each in str(problem) for each in (str(place), "configuration", "config.json"))
-            rule(known, f"its refusal does not name the configuration: {problem!s:.200}")
+            named = any(word in str(problem) for word in (str(place), "configuration", "config.json"))
+            rule(named, f"its refusal does not name the configuration: {problem!s:.200}")
             raise Refused(str(problem)) from None
         return "accepted"
 
@@ -78,7 +78,7 @@ def tokenizers() -> list[bytes]:
     template = {"type": "TemplateProcessing", "single": [start, sequence], "pair": [sequence, sequence]}
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    made = [
+    documents = [
         base | {"normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Whitespace"}, "decoder": None, "model": bpe},
         base
         | {
@@ -140,7 +140,7 @@ def tokenizers() -> list[bytes]:
             "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"},
         },
     ]
-    return [json.dumps(each).encode() for each in made]
+    return [json.dumps(document).encode() for document in documents]
 
 
 def tokenizer_target() -> Target:

@@ -54,17 +54,17 @@ def record_target(
     def read(place: Path) -> str:
         file = place / f"{name}.json"
         try:
-            found = load(file)
+            record = load(file)
         except InputError as problem:
             raise refused(problem, file) from None
         document = read_json(file.read_bytes())
         CHECKS[name](document)
-        first = written(found)
+        first = written(record)
         file.write_bytes(first)
         rule(written(load(file)) == first, "it changes when it is written and read again")
         now = json.loads(first)
         if same and now["schema"] == document["schema"]:
-            rule(held({key: each for key, each in document.items() if key != "fairbits"}, now), "content is lost")
+            rule(held({key: entry for key, entry in document.items() if key != "fairbits"}, now), "content is lost")
         return "accepted"
 
     return Target(name, make, read, share)
@@ -73,7 +73,7 @@ def record_target(
 def held(one: Any, other: Any) -> bool:
     """Returns whether all of a document is in another, which may have keys of later versions, and lack what is null."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return all(held(each, other.get(key)) for key, each in one.items())
+        return all(held(entry, other.get(key)) for key, entry in one.items())
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(held, one, other))
     if type(one) in (int, float) and type(other) in (int, float):
@@ -83,15 +83,15 @@ def held(one: Any, other: Any) -> bool:
 
 def kind_written(kind: Kind[Any]) -> Callable[[Any], bytes]:
     """Returns what writes a record whose fields are the file's."""
-    return lambda found: to_json(kind.stamp({k: v for k, v in plain(asdict(found)).items() if k != "fairbits"}))
+    return lambda record: to_json(kind.stamp({k: v for k, v in plain(asdict(record)).items() if k != "fairbits"}))
 
 
 def plain(value: Any) -> Any:
     """Returns data without intervals that are infinite, which are null in files."""
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(entry) for entry in value]
     return None if isinstance(value, float) and value in (float("inf"), -float("inf")) else value
 
 
@@ -106,25 +106,25 @@ def mix_target() -> Target:
             mutable[i] = mutated_json(rng, mutable[i])
             if rng.random() < 0.1:
                 mutable.insert(i, rng.choice(mutable))
-            content, said = b"".join(line + b"\n" for line in mutable), manifest
-            said = said.replace(
+            content, changed_manifest = b"".join(line + b"\n" for line in mutable), manifest
+            changed_manifest = changed_manifest.replace(
                 hashlib.sha256(samples).hexdigest().encode(), hashlib.sha256(content).hexdigest().encode()
             )
             if rng.random() < 0.7:
-                said = _counted(content, said)
-            return {"calib.jsonl": content, "calib.jsonl.manifest.json": said}
+                changed_manifest = _counted(content, changed_manifest)
+            return {"calib.jsonl": content, "calib.jsonl.manifest.json": changed_manifest}
         return {"calib.jsonl": samples, "calib.jsonl.manifest.json": mutated_json(rng, manifest)}
 
     def read(place: Path) -> str:
         file = place / "calib.jsonl"
         try:
-            found = Mix.load(file)
+            mix = Mix.load(file)
         except InputError as problem:
             raise refused(problem, file, manifest_path(file)) from None
         rows = [read_json(line) for line in file.read_bytes().split(b"\n") if line]
         check_mix(read_json(manifest_path(file).read_bytes()), rows)
-        found.save(file)
-        rule(Mix.load(file) == found, "it changes when it is written and read again")
+        mix.save(file)
+        rule(Mix.load(file) == mix, "it changes when it is written and read again")
         return "accepted"
 
     return Target("mix", make, read, share=2.0)
@@ -132,16 +132,16 @@ def mix_target() -> Target:
 
 def _counted(content: bytes, manifest: bytes) -> bytes:
     """Returns the manifest with the counts of the samples, as far as they can be counted."""
-    said = json.loads(manifest)
+    data = json.loads(manifest)
     try:
         rows = [json.loads(line) for line in content.splitlines()]
-        for code, part in said["languages"].items():
-            own = [row for row in rows if row["lang"] == code]
-            part["samples"], part["tokens"] = len(own), sum(row["tokens"] for row in own)
-            part["bytes"] = sum(len(row["text"].encode()) for row in own)
+        for code, part in data["languages"].items():
+            samples = [row for row in rows if row["lang"] == code]
+            part["samples"], part["tokens"] = len(samples), sum(row["tokens"] for row in samples)
+            part["bytes"] = sum(len(row["text"].encode()) for row in samples)
             part["bytes_per_token"] = round(part["bytes"] / part["tokens"], 4)
-        said["short_samples"] = sum(row["tokens"] < said["sequence"] for row in rows)
-        return json.dumps(said).encode()
+        data["short_samples"] = sum(row["tokens"] < data["sequence"] for row in rows)
+        return json.dumps(data).encode()
     except (ValueError, TypeError, KeyError, ZeroDivisionError, AttributeError, RecursionError):
         return manifest
 
@@ -149,8 +149,8 @@ def _counted(content: bytes, manifest: bytes) -> bytes:
 def current_scores() -> bytes:
     """Returns a file of scores of the present version, with all percentiles."""
     data = json.loads(Scores.load(SAVED / "scores.json").as_bytes())
-    for each in data["percentiles"].values():
-        each |= {"kl_p50": 0.001, "kl_p95": 0.005, "kl_p99_9": 0.02, "margin_p50": 0.0, "margin_p1": -0.3}
+    for percentiles in data["percentiles"].values():
+        percentiles |= {"kl_p50": 0.001, "kl_p95": 0.005, "kl_p99_9": 0.02, "margin_p50": 0.0, "margin_p1": -0.3}
     data["question"]["source"] = "text"
     return to_json(data)
 

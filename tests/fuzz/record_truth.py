@@ -16,49 +16,55 @@ def check_scores(data: dict[str, Any]) -> None:
     rule(bool(data["languages"]), "no language is there")
     columns, question = data["documents"], data["question"]
     lang, tokens, flips, size = (columns[name] for name in ("lang", "tokens", "flips", "bytes"))
-    rule(len({len(each) for each in columns.values()}) == 1, "columns differ in length")
+    rule(len({len(column) for column in columns.values()}) == 1, "columns differ in length")
     rule(set(lang) == set(data["languages"]) == set(question["hashes"]), "languages differ")
     rule(len(set(zip(lang, columns["document"], strict=True))) == len(lang), "a document is there twice")
     rule(all(0 <= few <= all_of for few, all_of in zip(flips, tokens, strict=True)), "more tokens flip than there are")
-    rule(all(each == int(each) for column in (tokens, flips) for each in column), "half a token is counted")
+    rule(all(number == int(number) for column in (tokens, flips) for number in column), "half a token is counted")
     rule(
-        all(0 <= each < 1e300 for name in columns if name != "lang" for each in columns[name]),
+        all(0 <= number < 1e300 for name in columns if name != "lang" for number in columns[name]),
         "a sum is negative or infinite",
     )
     for code in data["languages"]:
-        own = [i for i, each in enumerate(lang) if each == code]
-        rule(sum(tokens[i] for i in own) > 0 and sum(size[i] for i in own) > 0, f"{code} has no text")
+        indices = [i for i, language in enumerate(lang) if language == code]
+        rule(sum(tokens[i] for i in indices) > 0 and sum(size[i] for i in indices) > 0, f"{code} has no text")
         rule(
             all(
-                tokens[i] > 0 or columns[name][i] == 0 for i in own for name in ("kl", "nll_reference", "nll_quantized")
+                tokens[i] > 0 or columns[name][i] == 0
+                for i in indices
+                for name in ("kl", "nll_reference", "nll_quantized")
             ),
             "a loss of no token",
         )
-    for each in (data["quantized"], data["reference"]):
-        count(each["size_bytes"], least=1)
-        check_hashes(each["fingerprint"])
+    for model in (data["quantized"], data["reference"]):
+        count(model["size_bytes"], least=1)
+        check_hashes(model["fingerprint"])
     check_hashes(*question["hashes"].values())
     rule(question["split"] in ("calibration", "evaluation"), "the split is unknown")
     rule(question["task"] in ("causal", "masked", "completion", "transcription"), "the task is unknown")
     for name, least in (("tokens", 1), ("sequence", 1), ("seed", 0)):
         count(question[name], least=least)
-    for each in data.get("percentiles", {}).values():
-        found = [each[name] for name in ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9") if each.get(name) is not None]
-        rule(found == sorted(found) and all(value >= 0 for value in found), f"percentiles are {found}")
+    for percentiles in data.get("percentiles", {}).values():
+        values = [
+            percentiles[name]
+            for name in ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9")
+            if percentiles.get(name) is not None
+        ]
+        rule(values == sorted(values) and all(value >= 0 for value in values), f"percentiles are {values}")
 
 
 def check_plan(data: dict[str, Any]) -> None:
     """Checks a plan: every map once, blocks that can be, weights of languages that are those of the text."""
     layers = data["layers"]
-    names = [each["name"] for each in layers]
+    names = [layer["name"] for layer in layers]
     rule(len(set(names)) == len(names) and all(names) and bool(names), "a layer is there twice or has no name")
-    bits = {each["name"]: each["bits"] for each in layers}
-    for each in layers:
-        if each["block"] is not None:
-            count(each["block"], most=10**6)
-        if each["bits"] is not None:
-            count(each["bits"], least=2, most=8)
-        group = each.get("group", "channel")
+    bits = {layer["name"]: layer["bits"] for layer in layers}
+    for layer in layers:
+        if layer["block"] is not None:
+            count(layer["block"], most=10**6)
+        if layer["bits"] is not None:
+            count(layer["bits"], least=2, most=8)
+        group = layer.get("group", "channel")
         rule(
             group in ("channel", "tensor", None) or (type(group) is int and 2 <= group < 2**63),
             f"a group is {group!r:.40}",
@@ -68,17 +74,20 @@ def check_plan(data: dict[str, Any]) -> None:
     languages = data.get("languages", {})
     check_codes(languages)
     rule(not languages or abs(sum(languages.values()) - 1) < 1e-3, "weights do not sum to 1")
-    rule(all(0 <= each <= 1 for each in languages.values()), "a weight is negative")
+    rule(all(0 <= weight <= 1 for weight in languages.values()), "a weight is negative")
     if data["calibration"] is not None:
         check_hashes(*data["calibration"]["hashes"].values())
         rule(languages.keys() <= data["calibration"]["hashes"].keys(), "a weight is of a language without text")
         for name, least in (("tokens", 1), ("sequence", 1), ("seed", 0)):
             count(data["calibration"][name], least=least)
-    for each in data["results"]:
-        rule(each["name"] in bits and bits[each["name"]] == each["bits"], "a result is of no layer")
-        count(each["size_bytes"], least=1)
-        rule(each["alpha"] == sorted(each["alpha"]) and each["weight_error"] >= 0, "a threshold or an error cannot be")
-        rule(all(value >= 0 for value in each.get("error", {}).values()), "an error is negative")
+    for result in data["results"]:
+        rule(result["name"] in bits and bits[result["name"]] == result["bits"], "a result is of no layer")
+        count(result["size_bytes"], least=1)
+        rule(
+            result["alpha"] == sorted(result["alpha"]) and result["weight_error"] >= 0,
+            "a threshold or an error cannot be",
+        )
+        rule(all(value >= 0 for value in result.get("error", {}).values()), "an error is negative")
     learned = data.get("learned")
     if learned is not None:
         count(learned["step"])
@@ -90,7 +99,7 @@ def check_mix(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     shares = data["shares"]
     check_codes(shares)
     rule(
-        bool(shares) and all(0 < each <= 1 for each in shares.values()) and abs(sum(shares.values()) - 1) < 1e-6,
+        bool(shares) and all(0 < share <= 1 for share in shares.values()) and abs(sum(shares.values()) - 1) < 1e-6,
         "shares are none",
     )
     rule(data["languages"].keys() == shares.keys() == data["hashes"].keys(), "languages differ")
@@ -99,9 +108,13 @@ def check_mix(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         rule(isinstance(row["text"], str) and bool(row["text"]), "a sample has no text")
         count(row["tokens"], least=1)
     for code, part in data["languages"].items():
-        own = [row for row in rows if row["lang"] == code]
-        found = (len(own), sum(row["tokens"] for row in own), sum(len(row["text"].encode()) for row in own))
-        rule(found == tuple(part[name] for name in ("samples", "tokens", "bytes")), f"{code} has {found}")
+        samples = [row for row in rows if row["lang"] == code]
+        counts = (
+            len(samples),
+            sum(row["tokens"] for row in samples),
+            sum(len(row["text"].encode()) for row in samples),
+        )
+        rule(counts == tuple(part[name] for name in ("samples", "tokens", "bytes")), f"{code} has {counts}")
         rule(all(type(part[name]) is int for name in ("samples", "tokens", "bytes")), f"{code} has half a sample")
         rule(part["samples"] > 0, f"{code} has no sample")
     rule(data["short_samples"] == sum(row["tokens"] < data["sequence"] for row in rows), "short samples are others")
@@ -110,7 +123,7 @@ def check_mix(data: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     if data["budget"] is not None:
         count(data["budget"], least=1)
     rule(
-        all(code in shares and type(each) is int and each > 1 for code, each in data["rounds"].items()),
+        all(code in shares and type(number) is int and number > 1 for code, number in data["rounds"].items()),
         "rounds cannot be",
     )
     rule(data["weights"] in ("equal", "proportional", "given"), "weights are unknown")
@@ -124,30 +137,30 @@ def check_audit(data: dict[str, Any]) -> None:
     check_estimates(data)
     rule(bool(codes) and set(data["model"]["hashes"]) == codes, "languages differ")
     rule(
-        [each["block"] for each in data["blocks"]] == list(range(blocks)) and blocks == len(data["model"]["stacks"]),
+        [block["block"] for block in data["blocks"]] == list(range(blocks)) and blocks == len(data["model"]["stacks"]),
         "blocks differ",
     )
-    for each in data["patterns"].values():
+    for pattern in data["patterns"].values():
         rule(
-            set(each["languages"]) == codes == set(each["activation"]) == set(each["share"]),
+            set(pattern["languages"]) == codes == set(pattern["activation"]) == set(pattern["share"]),
             "languages of a pattern differ",
         )
-        square = [len(row) for row in each["distances"]]
+        square = [len(row) for row in pattern["distances"]]
         rule(square == [len(codes)] * len(codes), "distances are no square")
         rule(
-            len(set(each["blocks"])) == len(each["blocks"]) and all(b < blocks for b in each["blocks"]),
+            len(set(pattern["blocks"])) == len(pattern["blocks"]) and all(b < blocks for b in pattern["blocks"]),
             "a pattern has other blocks",
         )
-    for each in data["damage"].values():
+    for damage in data["damage"].values():
         rule(
             codes
-            == set(each["nats_per_token"])
-            == set(each["bits_per_byte"])
-            == set(each["by_block"])
-            == set(each["by_linear"]),
+            == set(damage["nats_per_token"])
+            == set(damage["bits_per_byte"])
+            == set(damage["by_block"])
+            == set(damage["by_linear"]),
             "languages of damage differ",
         )
-        rule(all(len(row) == linears for row in each["by_linear"].values()), "layers of damage differ")
+        rule(all(len(row) == linears for row in damage["by_linear"].values()), "layers of damage differ")
     certificate = data["certificate"]
     rule(
         set(certificate["languages"]) == codes and len(certificate["damage"]) == len(codes),
@@ -183,34 +196,38 @@ def check_comparison(data: dict[str, Any]) -> None:
     """Checks a comparison: each policy once at a width, the same languages in all."""
     check_estimates(data)
     check_hashes(data["fingerprint"])
-    kinds = [(each["policy"], each["bits"]) for each in data["entries"]]
+    kinds = [(entry["policy"], entry["bits"]) for entry in data["entries"]]
     rule(bool(kinds) and len(set(kinds)) == len(kinds), "a policy is there twice")
     codes = set(data["entries"][0]["damage"])
     check_codes(codes)
-    for each in data["entries"]:
-        count(each["bits"], least=2, most=16)
-        count(each["size_bytes"], least=1)
+    for entry in data["entries"]:
+        count(entry["bits"], least=2, most=16)
+        count(entry["size_bytes"], least=1)
         rule(
-            set(each["damage"]) == codes and {each["worst_language"], each["best_language"]} <= codes,
+            set(entry["damage"]) == codes and {entry["worst_language"], entry["best_language"]} <= codes,
             "languages differ",
         )
         rule(
-            len(each["seconds"]) == len(each["plans"]) > 0 and all(number >= 0 for number in each["seconds"]),
+            len(entry["seconds"]) == len(entry["plans"]) > 0 and all(number >= 0 for number in entry["seconds"]),
             "seeds differ",
         )
-        rule(all(low <= high for low, high in each["range_over_seeds"].values()), "a range is none")
-    for each in data["contrasts"]:
+        rule(all(low <= high for low, high in entry["range_over_seeds"].values()), "a range is none")
+    for contrast in data["contrasts"]:
         rule(
-            {(each["policy"], each["bits"]), (each["against"], each["bits"])} <= set(kinds), "a contrast is of no entry"
+            {(contrast["policy"], contrast["bits"]), (contrast["against"], contrast["bits"])} <= set(kinds),
+            "a contrast is of no entry",
         )
-        rule(set(each["languages"]) == codes >= {*each["better"], *each["worse"]}, "languages of a contrast differ")
-        rule(each["size_ratio"] > 0, "a ratio is not positive")
+        rule(
+            set(contrast["languages"]) == codes >= {*contrast["better"], *contrast["worse"]},
+            "languages of a contrast differ",
+        )
+        rule(contrast["size_ratio"] > 0, "a ratio is not positive")
         rule(
             all(
-                0 <= found[p] <= 1
-                for found in (each["mean"], *each["languages"].values())
+                0 <= estimate[p] <= 1
+                for estimate in (contrast["mean"], *contrast["languages"].values())
                 for p in ("p", "p_holm")
-                if p in found
+                if p in estimate
             ),
             "a p value is none",
         )
@@ -218,15 +235,15 @@ def check_comparison(data: dict[str, Any]) -> None:
 
 def check_run(data: dict[str, Any]) -> None:
     """Checks the record of a run: its files are in its directory."""
-    check_hashes(data["fingerprint"], *(each for split in data["hashes"].values() for each in split.values()))
+    check_hashes(data["fingerprint"], *(digest for split in data["hashes"].values() for digest in split.values()))
     rule(set(data["hashes"]) <= {"calibration", "evaluation"}, "splits are others")
     for split in data["hashes"].values():
         check_codes(split)
-    names = [each["name"] for each in data["baselines"]]
+    names = [baseline["name"] for baseline in data["baselines"]]
     rule(len(set(names)) == len(names), "a baseline is there twice")
-    for each in data["baselines"]:
-        parts = each["scores"].split("/")
-        rule(len(parts) <= 2, f"a file is {each['scores']!r:.60}")
+    for baseline in data["baselines"]:
+        parts = baseline["scores"].split("/")
+        rule(len(parts) <= 2, f"a file is {baseline['scores']!r:.60}")
         for part in parts:
             plain(part)
     if data.get("written") is not None:
@@ -236,19 +253,19 @@ def check_run(data: dict[str, Any]) -> None:
 def check_overlays(data: dict[str, Any]) -> None:
     """Checks a manifest of overlays: names that are safe in a path, each once, and each language with its overlay."""
     check_codes(data["languages"])
-    names = [each["name"] for each in data["overlays"]]
+    names = [overlay["name"] for overlay in data["overlays"]]
     rule(len({name.casefold() for name in names}) == len(names), "an overlay is there twice")
     rule(all(re.fullmatch(r"\w[\w-]*", name) and name != "base" for name in names), f"an overlay is {names!r:.80}")
     rule(set(data["languages"].values()) <= {"base", *names}, "an overlay is missing")
     check_hashes(data["base"])
-    for each in data["overlays"]:
-        plain(each["file"])
-        check_hashes(each["sha256"])
-        count(each["size_bytes"])
-        tensors = [patch["tensor"] for patch in each["patches"]]
+    for overlay in data["overlays"]:
+        plain(overlay["file"])
+        check_hashes(overlay["sha256"])
+        count(overlay["size_bytes"])
+        tensors = [patch["tensor"] for patch in overlay["patches"]]
         rule(len(set(tensors)) == len(tensors), "a tensor is patched twice")
-        rule(set(each["languages"]) <= set(data["languages"]), "an overlay is of a language that is not served")
-        for patch in each["patches"]:
+        rule(set(overlay["languages"]) <= set(data["languages"]), "an overlay is of a language that is not served")
+        for patch in overlay["patches"]:
             count(patch["rows"], least=1)
     table = data["activations"]
     if table is not None:

@@ -69,20 +69,25 @@ def body_target() -> Target:
 
     def read(place: Path) -> str:
         try:
-            found = parse_request((place / "body").read_bytes(), LIMITS)
+            request = parse_request((place / "body").read_bytes(), LIMITS)
         except RequestError as problem:
             rule(400 <= problem.status < 500, f"a bad request is answered by {problem.status}")
             json.dumps(problem.as_data()).encode("ascii")
             raise Refused(problem.message) from None
-        rule(all(isinstance(each, str) and each for each in found.prompts) and bool(found.prompts), "a prompt is empty")
-        for text in (*found.prompts, *found.stops, found.model, found.language or ""):
+        rule(
+            all(isinstance(prompt, str) and prompt for prompt in request.prompts) and bool(request.prompts),
+            "a prompt is empty",
+        )
+        for text in (*request.prompts, *request.stops, request.model, request.language or ""):
             text.encode("utf-8")
         rule(
-            1 <= found.max_tokens <= LIMITS.max_tokens and 1 <= found.n <= LIMITS.max_queue,
+            1 <= request.max_tokens <= LIMITS.max_tokens and 1 <= request.n <= LIMITS.max_queue,
             "more is asked than allowed",
         )
-        rule(found.temperature == 0 or 0.01 <= found.temperature <= 2, f"a temperature is {found.temperature}")
-        rule(0 < found.top_p <= 1 and (found.seed is None or -(2**63) <= found.seed < 2**63), "sampling cannot be")
+        rule(request.temperature == 0 or 0.01 <= request.temperature <= 2, f"a temperature is {request.temperature}")
+        rule(
+            0 < request.top_p <= 1 and (request.seed is None or -(2**63) <= request.seed < 2**63), "sampling cannot be"
+        )
         return "accepted"
 
     return Target("request body", lambda rng: {"body": mutated_body(rng)}, read, share=2.0)
@@ -175,8 +180,8 @@ def app_target() -> Target:
                 "text/plain",
             )
             headers[name] = rng.choice(odd)
-        said = json.dumps({"method": method, "path": path, "headers": headers}).encode()
-        return {"request.json": said, "body": broken(rng, body) if rng.random() < 0.1 else body}
+        request = json.dumps({"method": method, "path": path, "headers": headers}).encode()
+        return {"request.json": request, "body": broken(rng, body) if rng.random() < 0.1 else body}
 
     def read(place: Path) -> str:
         asked = json.loads((place / "request.json").read_bytes())
@@ -192,9 +197,9 @@ def app_target() -> Target:
             rule(problem.keys() == {"message", "type", "param", "code"}, f"the error is {problem}")
             raise Refused(problem["message"])
         if asked["path"] == PATHS[0] and not body.startswith(b"data: "):
-            found = json.loads(body)
+            answer = json.loads(body)
             rule(
-                bool(found["choices"]) and all(isinstance(each["text"], str) for each in found["choices"]),
+                bool(answer["choices"]) and all(isinstance(choice["text"], str) for choice in answer["choices"]),
                 "there is no text",
             )
         return "accepted"

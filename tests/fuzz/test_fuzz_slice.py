@@ -25,8 +25,8 @@ def test_no_reader_fails(tmp_path: Path) -> None:
         all_targets(), place=tmp_path / "case", saved=tmp_path / "saved", seed=SEED, cases=CASES, seconds=SECONDS
     )
     assert tally.total > 200
-    assert tally.failures == [], "\n".join((each / "why.txt").read_text() for each in tally.failures[:3])
-    both = {kind: sum(each[kind] for each in tally.counts.values()) for kind in ("accepted", "refused")}
+    assert tally.failures == [], "\n".join((failure / "why.txt").read_text() for failure in tally.failures[:3])
+    both = {kind: sum(counts[kind] for counts in tally.counts.values()) for kind in ("accepted", "refused")}
     assert min(both.values()) > tally.total / 20  # it tries neither only what is right nor only what is wrong
 
 

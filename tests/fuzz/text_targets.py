@@ -27,29 +27,29 @@ def corpus_target() -> Target:
 
     def make(rng: random.Random) -> Files:
         if rng.random() < 0.5:
-            changed = [json.dumps(each).encode() for each in rows]
+            changed = [json.dumps(row).encode() for row in rows]
             i = rng.randrange(len(changed))
             changed[i] = mutated_json(rng, changed[i])
             return {"text.jsonl": b"\n".join(changed)}
         plain = "\n".join(lines).encode()
-        own = b"\n".join(json.dumps({"text": text}).encode() for text in lines)
+        json_lines = b"\n".join(json.dumps({"text": text}).encode() for text in lines)
         if rng.random() < 0.5:
-            return {"text/eng.txt": broken(rng, plain), "text/heb.jsonl": own}
-        changed = own.split(b"\n")
+            return {"text/eng.txt": broken(rng, plain), "text/heb.jsonl": json_lines}
+        changed = json_lines.split(b"\n")
         changed[3] = mutated_json(rng, changed[3])
         return {"text/eng.txt": plain, "text/heb.jsonl": b"\n".join(changed)}
 
     def read(place: Path) -> None:
         path = place / "text.jsonl" if (place / "text.jsonl").exists() else place / "text"
-        found = read_corpus(path)
-        for split in (found.calibration, found.evaluation):
+        corpus = read_corpus(path)
+        for split in (corpus.calibration, corpus.evaluation):
             check_codes(split)
             for texts in split.values():
                 rule(all(text.strip() and "\0" not in text for text in texts), "a document is empty or has a NUL")
                 for text in texts:
                     text.encode("utf-8")
-        for code, texts in found.calibration.items():
-            rule(not set(texts) & set(found.evaluation[code]), "a document is in both splits")
+        for code, texts in corpus.calibration.items():
+            rule(not set(texts) & set(corpus.evaluation[code]), "a document is in both splits")
 
     return target("corpus text", make, read, files=("text.jsonl", "text"))
 
@@ -57,7 +57,7 @@ def corpus_target() -> Target:
 @cache
 def run_files() -> tuple[Files, Files]:
     """Returns the files of two runs of lm-eval, two tasks each, cut to a few items."""
-    found: list[Files] = []
+    runs: list[Files] = []
     for side in ("before", "after"):
         (home,) = (LM_EVAL / side).iterdir()
         files: Files = {}
@@ -66,8 +66,8 @@ def run_files() -> tuple[Files, Files]:
                 files[path.name] = path.read_bytes()
             elif "cloze_eng" in path.name or "cloze_heb" in path.name:
                 files[path.name] = b"".join(path.read_bytes().splitlines(keepends=True)[:25])
-        found.append(files)
-    return found[0], found[1]
+        runs.append(files)
+    return runs[0], runs[1]
 
 
 def samples_target() -> Target:
@@ -86,30 +86,30 @@ def samples_target() -> Target:
         return files | {name: b"\n".join(lines) + b"\n"}
 
     def read(place: Path) -> None:
-        found = pair_samples(place / "before", place / "after")
+        pairs = pair_samples(place / "before", place / "after")
         rule(
-            len(set(zip(found.lang.tolist(), found.item.tolist(), strict=True))) == len(found.lang),
+            len(set(zip(pairs.lang.tolist(), pairs.item.tolist(), strict=True))) == len(pairs.lang),
             "an item is there twice",
         )
-        for column in (found.before, found.after, found.weights):
+        for column in (pairs.before, pairs.after, pairs.weights):
             rule(bool(np.isfinite(column).all()), "a score is infinite")
-        rule(bool((found.weights > 0).all()), "a weight is not positive")
-        check_codes(set(found.lang.tolist()))
+        rule(bool((pairs.weights > 0).all()), "a weight is not positive")
+        check_codes(set(pairs.lang.tolist()))
 
     tasks = ("fairbits_cloze_eng_Latn", "fairbits_cloze_heb_Hebr")
-    made = target("lm-eval samples", make, read, files=("before", "after"))
+    base_target = target("lm-eval samples", make, read, files=("before", "after"))
 
     def try_read(place: Path) -> str:
         try:
             read(place)
         except InputError as problem:
             sentence = str(problem)
-            known = any(each in sentence for each in (str(place), *tasks, "the tasks", "--metric", "metric"))
-            rule(known, f"its refusal names neither file nor task: {sentence:.200}")
+            named = any(word in sentence for word in (str(place), *tasks, "the tasks", "--metric", "metric"))
+            rule(named, f"its refusal names neither file nor task: {sentence:.200}")
             raise Refused(sentence) from None
         return "accepted"
 
-    return Target(made.name, make, try_read, made.share)
+    return Target(base_target.name, make, try_read, base_target.share)
 
 
 def mutated_end(rng: random.Random, line: bytes) -> bytes:
@@ -144,17 +144,17 @@ def signature_target() -> Target:
     def read(place: Path) -> str:
         line = (place / "signature.txt").read_bytes().decode("utf-8", "surrogateescape")
         try:
-            found = Signature.parse(line)
+            signature = Signature.parse(line)
         except InputError as problem:
             rule(
                 "signature" in str(problem) or "measure" in str(problem),
                 f"its refusal does not say what it is of: {problem!s:.200}",
             )
             raise Refused(str(problem)) from None
-        rule(Signature.parse(str(found)) == found, "it changes when it is written and read again")
-        check_codes(found.languages)
-        rule(found.tokens >= 1 and found.window >= 1 and found.tokens < 2**63, "it is of no token")
-        rule(found.split in ("calibration", "evaluation"), "the split is unknown")
+        rule(Signature.parse(str(signature)) == signature, "it changes when it is written and read again")
+        check_codes(signature.languages)
+        rule(signature.tokens >= 1 and signature.window >= 1 and signature.tokens < 2**63, "it is of no token")
+        rule(signature.split in ("calibration", "evaluation"), "the split is unknown")
         return "accepted"
 
     return Target("signature", make, read, share=0.5)

@@ -37,11 +37,11 @@ class Children:
         try:
             asked.write(json.dumps(child_arguments(path)).encode() + b"\n")
             asked.flush()
-            code, said = json.loads(answers.readline())
+            code, errors = json.loads(answers.readline())
         except BaseException:  # also the limit of time of the harness
             self.end()
             raise
-        return code, said.encode("utf-8", "surrogateescape")
+        return code, errors.encode("utf-8", "surrogateescape")
 
     def end(self) -> None:
         """Ends the process and its child."""
@@ -61,10 +61,10 @@ def main() -> None:
     import tokenizers  # noqa: F401
 
     while line := sys.stdin.readline():
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as error_output:
             child = os.fork()
             if child == 0:
-                os.dup2(said.fileno(), 2)
+                os.dup2(error_output.fileno(), 2)
                 sys.argv[1:] = json.loads(line)
                 status = 70
                 try:
@@ -73,8 +73,8 @@ def main() -> None:
                 finally:
                     os._exit(status)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            said.seek(0)
-            print(json.dumps([code, said.read().decode("utf-8", "surrogateescape")]), flush=True)
+            error_output.seek(0)
+            print(json.dumps([code, error_output.read().decode("utf-8", "surrogateescape")]), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ FREE = ("settings", "record", "history")
 """What may hold anything."""
 
 
-def rule(holds: bool, said: str) -> None:
+def rule(holds: bool, message: str) -> None:
     """Raises unless a rule holds."""
     if not holds:
-        raise BrokenRuleError(f"accepted, although {said}")
+        raise BrokenRuleError(f"accepted, although {message}")
 
 
 def read_json(data: bytes) -> Any:
@@ -46,24 +46,25 @@ def _check_values(document: Any) -> None:
         elif isinstance(value, int):
             rule(abs(value) < 10**309, "a number is beyond floats")
         elif isinstance(value, str):
-            rule(not any("\ud800" <= each <= "\udfff" for each in value), "half of a surrogate pair is there")
+            rule(not any("\ud800" <= character <= "\udfff" for character in value), "half of a surrogate pair is there")
         elif isinstance(value, dict):
-            waiting += [(each, level + 1) for pair in value.items() for each in pair]
+            waiting += [(part, level + 1) for pair in value.items() for part in pair]
         elif isinstance(value, list):
-            waiting += [(each, level + 1) for each in value]
+            waiting += [(item, level + 1) for item in value]
 
 
 def check_codes(codes: Iterable[str], *, once: bool = True) -> None:
     """Checks codes of languages: safe in a path, and each once."""
-    found = list(codes)
-    rule(all(isinstance(code, str) and CODE.fullmatch(code) for code in found), f"a language is {found!r:.80}")
-    rule(not once or len(set(found)) == len(found), f"a language is there twice: {found!r:.80}")
+    all_codes = list(codes)
+    rule(all(isinstance(code, str) and CODE.fullmatch(code) for code in all_codes), f"a language is {all_codes!r:.80}")
+    rule(not once or len(set(all_codes)) == len(all_codes), f"a language is there twice: {all_codes!r:.80}")
 
 
 def check_hashes(*hashes: Any) -> None:
     """Checks that these are SHA-256 in hexadecimal digits."""
     rule(
-        all(isinstance(each, str) and HASH.fullmatch(each) is not None for each in hashes), f"a hash is {hashes!r:.100}"
+        all(isinstance(digest, str) and HASH.fullmatch(digest) is not None for digest in hashes),
+        f"a hash is {hashes!r:.100}",
     )
 
 
@@ -96,6 +97,6 @@ def _objects(document: Any) -> Iterable[dict[str, Any]]:
         value = waiting.pop()
         if isinstance(value, dict):
             yield value
-            waiting += [each for key, each in value.items() if key not in FREE]
+            waiting += [item for key, item in value.items() if key not in FREE]
         elif isinstance(value, list):
             waiting += value

@@ -41,7 +41,7 @@ def target(
         try:
             read(place)
         except InputError as problem:
-            raise refused(problem, *(place / each for each in files)) from None
+            raise refused(problem, *(place / file for file in files)) from None
         return "accepted"
 
     return Target(name, make, try_read, share)
@@ -73,12 +73,12 @@ def mutated_weights(rng: random.Random, content: bytes) -> bytes:
     return joined(mutated_json(rng, header), data)
 
 
-def check_tensors(found: dict[str, Any], size: int) -> None:
+def check_tensors(tensors: dict[str, Any], size: int) -> None:
     """Checks that tensors lie side by side in the file and fill it, each with its elements."""
     end = None
-    for info in found.values():
+    for info in tensors.values():
         rule(info.nbytes == math.prod(info.shape) * info.dtype.itemsize, f"{info.name!r:.60} has another size")
-        rule(all(type(each) is int and each >= 0 for each in info.shape), f"a shape is {info.shape}")
+        rule(all(type(length) is int and length >= 0 for length in info.shape), f"a shape is {info.shape}")
         rule(end is None or info.start == end, "tensors overlap, or leave a gap")
         end = info.start + info.nbytes
     rule(end is None or end == size, "tensors do not fill the file")
@@ -111,9 +111,11 @@ def index_target() -> Target:
         return files | {name: mutated_weights(rng, files[name])}
 
     def read(place: Path) -> None:
-        found, _ = read_weights(Directory(place))
+        tensors, _ = read_weights(Directory(place))
         rule(
-            bool(found) and found.keys() <= owner.keys() and all(each.file.parent == place for each in found.values()),
+            bool(tensors)
+            and tensors.keys() <= owner.keys()
+            and all(tensor.file.parent == place for tensor in tensors.values()),
             "other tensors",
         )
 
@@ -135,8 +137,8 @@ def config_target() -> Target:
         return {"config.json": mutated_json(rng, seed), "model.safetensors": shards()[0]}
 
     def read(place: Path) -> None:
-        found = read_object(place / "config.json", finite=False)
-        weights, _ = read_weights(Directory(place), found.get("transformers_weights"))
+        contents = read_object(place / "config.json", finite=False)
+        weights, _ = read_weights(Directory(place), contents.get("transformers_weights"))
         rule(set(weights) == {"a.weight", "b.weight"}, "other weights are read")
 
     return target("config.json", make, read, files=("config.json", "model.safetensors"))
@@ -174,10 +176,12 @@ def mutated_gguf(rng: random.Random) -> bytes:
         key = rng.choice((b"general.type", b"general.architecture", b"split.count", b"\xff", b"a" * 70))
         kind, value = gguf_value(rng)
         pairs += struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
-    said = rng.choice((number, number, number + 1, 2**40, 2**64 - 1))
+    declared = rng.choice((number, number, number + 1, 2**40, 2**64 - 1))
     version = rng.choice((2, 3, 3, 3, 1, 0, 2**32 - 1))
     return (
-        struct.pack("<4sIQQ", b"GGUF", version, rng.choice((0, 1, 2**50)), said) + pairs + b"\0" * rng.choice((0, 64))
+        struct.pack("<4sIQQ", b"GGUF", version, rng.choice((0, 1, 2**50)), declared)
+        + pairs
+        + b"\0" * rng.choice((0, 64))
     )
 
 
@@ -185,9 +189,9 @@ def gguf_target() -> Target:
     """Returns the target of the header of a GGUF file."""
 
     def read(place: Path) -> None:
-        found = read_gguf_header(place / "model.gguf").metadata
-        rule(all(isinstance(key, str) for key in found), "a key is no text")
-        rule(all(isinstance(each, str | int | float) for each in found.values()), "a value is of no known type")
+        metadata = read_gguf_header(place / "model.gguf").metadata
+        rule(all(isinstance(key, str) for key in metadata), "a key is no text")
+        rule(all(isinstance(value, str | int | float) for value in metadata.values()), "a value is of no known type")
 
     return target("GGUF header", lambda rng: {"model.gguf": mutated_gguf(rng)}, read, files=("model.gguf",))
 
@@ -196,19 +200,19 @@ def imatrix_target() -> Target:
     """Returns the target of imatrix files."""
 
     def read(place: Path) -> None:
-        found = read_imatrix(place / "imatrix.gguf")
-        rule(bool(found.entries), "no layer is there")
-        for each in found.entries.values():
-            rule(bool(np.isfinite(each.mean).all() and (each.mean >= 0).all()), "an importance is none")
-            rule(bool((each.counts >= 0).all()) and each.mean.ndim == 2, "a count is negative")
-        rule(1 <= found.chunk_size < 2**63, f"a window has {found.chunk_size} tokens")
-        check_codes(found.languages)
-        rule(all(0 <= share <= 1 for share in found.languages.values()), f"shares are {found.languages}")
+        imatrix = read_imatrix(place / "imatrix.gguf")
+        rule(bool(imatrix.entries), "no layer is there")
+        for entry in imatrix.entries.values():
+            rule(bool(np.isfinite(entry.mean).all() and (entry.mean >= 0).all()), "an importance is none")
+            rule(bool((entry.counts >= 0).all()) and entry.mean.ndim == 2, "a count is negative")
+        rule(1 <= imatrix.chunk_size < 2**63, f"a window has {imatrix.chunk_size} tokens")
+        check_codes(imatrix.languages)
+        rule(all(0 <= share <= 1 for share in imatrix.languages.values()), f"shares are {imatrix.languages}")
         rule(
-            found.fingerprint is None or isinstance(found.fingerprint, str),
-            f"a fingerprint is {found.fingerprint!r:.40}",
+            imatrix.fingerprint is None or isinstance(imatrix.fingerprint, str),
+            f"a fingerprint is {imatrix.fingerprint!r:.40}",
         )
-        rule(found.tokens >= 0, "tokens are negative")
+        rule(imatrix.tokens >= 0, "tokens are negative")
 
     return target("imatrix", lambda rng: {"imatrix.gguf": mutated_gguf(rng)}, read, files=("imatrix.gguf",))
 

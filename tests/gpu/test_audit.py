@@ -37,39 +37,41 @@ def bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def measured(checkpoint: Checkpoint, device: str, *, blocks: bool, **options: Any) -> ActivationStatistics:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "WHOLE_MODEL_BYTES", 0 if blocks else 2**60)
-        corpus = open_corpus(None, LANGUAGES, model=EMBEDDED)
+        corpus = open_corpus(None, LANGUAGES)
         return collect_statistics(checkpoint, corpus, request=REQUEST, schemes=(SCHEME,), device=device, **options)
 
 
-def check_close(found: ActivationStatistics, expected: ActivationStatistics, rtol: float) -> None:
+def check_close(actual: ActivationStatistics, expected: ActivationStatistics, rtol: float) -> None:
     """Compares sums over languages, in which errors of rounding average out."""
-    assert found.notes == ()
-    np.testing.assert_allclose(found.nll, expected.nll, rtol=rtol)
-    for name, each in expected.channels.items():
-        np.testing.assert_allclose(found.channels[name].sum(1), each.sum(1), rtol=rtol, err_msg=name)
+    assert actual.notes == ()
+    np.testing.assert_allclose(actual.nll, expected.nll, rtol=rtol)
+    for name, channels in expected.channels.items():
+        np.testing.assert_allclose(actual.channels[name].sum(1), channels.sum(1), rtol=rtol, err_msg=name)
     for form, damage in expected.damage[SCHEME].items():
         for code in expected.languages:
-            own = expected.lang == code
-            ours, theirs = found.damage[SCHEME][form][own].sum(), damage[own].sum()
+            rows = expected.lang == code
+            ours, theirs = actual.damage[SCHEME][form][rows].sum(), damage[rows].sum()
             np.testing.assert_allclose(ours, theirs, rtol=rtol, err_msg=f"{form} {code}")
 
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_float32_on_the_gpu_is_that_of_the_cpu(blocks: bool) -> None:
     checkpoint = Checkpoint(EMBEDDED)
-    found = measured(checkpoint, "cuda", blocks=blocks, second_moments=True)
-    assert found.dtype == "float32"
+    actual = measured(checkpoint, "cuda", blocks=blocks, second_moments=True)
+    assert actual.dtype == "float32"
     expected = measured(checkpoint, "cpu", blocks=False, second_moments=True)
-    check_close(found, expected, rtol=1e-3)
-    for name, each in expected.inputs.items():
-        np.testing.assert_allclose(found.inputs[name], each, rtol=1e-2, atol=1e-3 * np.abs(each).max(), err_msg=name)
+    check_close(actual, expected, rtol=1e-3)
+    for name, moments in expected.inputs.items():
+        np.testing.assert_allclose(
+            actual.inputs[name], moments, rtol=1e-2, atol=1e-3 * np.abs(moments).max(), err_msg=name
+        )
 
 
 @pytest.mark.parametrize("blocks", [False, True])
 def test_bfloat16_on_the_gpu_is_close_to_float32_on_the_cpu(blocks: bool, bfloat16: Checkpoint) -> None:
-    found = measured(bfloat16, "cuda", blocks=blocks)
-    assert found.dtype == "bfloat16"
-    check_close(found, measured(bfloat16, "cpu", blocks=False), rtol=2e-2)
+    actual = measured(bfloat16, "cuda", blocks=blocks)
+    assert actual.dtype == "bfloat16"
+    check_close(actual, measured(bfloat16, "cpu", blocks=False), rtol=2e-2)
 
 
 def test_directions_of_the_gpu_are_those_of_the_cpu() -> None:
@@ -88,15 +90,15 @@ def test_errors_of_columns_are_those_of_the_cpu() -> None:
     checkpoint = Checkpoint(EMBEDDED)
     linears = tuple(checkpoint.architecture.blocks[0].linears)
     here, there = (column_errors(checkpoint, linears, scheme=SCHEME, device=device) for device in ("cpu", "cuda"))
-    for name, each in here.items():
-        np.testing.assert_allclose(there[name], each, rtol=1e-4, err_msg=name)
+    for name, errors in here.items():
+        np.testing.assert_allclose(there[name], errors, rtol=1e-4, err_msg=name)
 
 
 def test_the_verb_follows_the_device(bfloat16: Checkpoint, tmp_path: Path) -> None:
-    found = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cuda")
-    assert found.model.dtype == "bfloat16"
-    found.save(tmp_path / "audit.json")
+    on_gpu = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cuda")
+    assert on_gpu.model.dtype == "bfloat16"
+    on_gpu.save(tmp_path / "audit.json")
     expected = fairbits.audit(bfloat16, languages=LANGUAGES, tokens=512, device="cpu")
-    ours, theirs = (each.predicted.estimates() for each in (found, expected))
+    ours, theirs = (audit.predicted.estimates() for audit in (on_gpu, expected))
     for code, estimate in theirs.items():
         assert ours[code].value == pytest.approx(estimate.value, rel=0.05)

@@ -36,8 +36,8 @@ def codes(W, steps, grid):
 def compare(W, group, grid, h=None):
     """Returns the groups, those with another step, those of them that are no ties, and the codes that differ."""
     blocks = W.cuda().reshape(len(W), -1, group)
-    own = None if h is None else torch.from_numpy(h).cuda().reshape(-1, group)
-    steps, errors = (each.cpu().numpy() for each in device_steps(blocks, own, grid=grid))
+    importance = None if h is None else torch.from_numpy(h).cuda().reshape(-1, group)
+    steps, errors = (tensor.cpu().numpy() for tensor in device_steps(blocks, importance, grid=grid))
     expected = clip_blocks(W.float().numpy(), grid, group=group, importance=h)
     squares = np.square(W.double().numpy()) * (1.0 if h is None else h)
     energy = squares.reshape(*steps.shape, group).sum(axis=2)
@@ -70,7 +70,7 @@ def test_a_hundred_thousand_groups(bits, kind, weighted, record_property):
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_groups_that_were_once_missed(seed):
-    cases = [each for each in MISSED if each[0] == seed and (seed == 0 or each[3])]
+    cases = [case for case in MISSED if case[0] == seed and (seed == 0 or case[3])]
     assert cases
     for _, bits, kind, weighted, row, group in cases:
         columns = slice(128 * group, 128 * (group + 1))
@@ -103,9 +103,9 @@ def test_worst_of_languages(objective):
     W = weights(64, 1024)
     H = np.exp(np.random.default_rng(3).standard_normal((12, 1024)))
     grid = Grid(4, "twos")
-    found = minimax_groups(W.cuda().reshape(64, 8, 128), grid, importance=H, objective=objective).cpu().numpy()
+    steps = minimax_groups(W.cuda().reshape(64, 8, 128), grid, importance=H, objective=objective).cpu().numpy()
     expected = minimax_blocks(W.float().numpy(), grid, group=128, importance=H, objective=objective)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(steps, expected)
 
 
 @pytest.mark.parametrize("scheme", [
@@ -114,13 +114,13 @@ def test_worst_of_languages(objective):
 ])  # fmt: skip
 def test_codes_are_those_of_the_cpu(scheme):
     W = weights(256, 1024)
-    found, expected = (choose_scales(each, scheme, dtype=torch.bfloat16) for each in (W.cuda(), W))
-    assert found[0].is_cuda
-    assert found[1] == expected[1]
-    differ = int((found[0].cpu() != expected[0]).sum())
+    actual, expected = (choose_scales(tensor, scheme, dtype=torch.bfloat16) for tensor in (W.cuda(), W))
+    assert actual[0].is_cuda
+    assert actual[1] == expected[1]
+    differ = int((actual[0].cpu() != expected[0]).sum())
     assert differ <= expected[0].numel() * 1e-3
     grid = Grid(scheme.bits, scheme.grid)
-    there, here = (round_to_nearest(W.to(s.device), s, grid=grid).codes.cpu() for s in (found[0], expected[0]))
+    there, here = (round_to_nearest(W.to(s.device), s, grid=grid).codes.cpu() for s in (actual[0], expected[0]))
     assert int((there != here).sum()) <= W.numel() * 1e-4
 
 

@@ -39,13 +39,13 @@ def test_the_limit_of_this_process_counts(limited) -> None:
 
 def test_the_estimate_is_near_the_peak(tmp_path: Path) -> None:
     plan = fairbits.plan(EMBEDDED, **SETTING)
-    found = estimate_quantize(fairbits.Checkpoint(EMBEDDED), plan=plan, out=tmp_path, device="cuda")
+    estimate = estimate_quantize(fairbits.Checkpoint(EMBEDDED), plan=plan, out=tmp_path, device="cuda")
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     fairbits.quantize(EMBEDDED, plan, out=tmp_path / "w4", device="cuda")
     peak = torch.cuda.max_memory_allocated() - before
-    assert 0.4 * peak < found.held.gpu < 2.5 * peak
+    assert 0.4 * peak < estimate.held.gpu < 2.5 * peak
 
 
 def test_what_cannot_fit_is_refused(limited, tmp_path: Path) -> None:

@@ -24,6 +24,6 @@ def test_divergence_is_that_on_a_cpu(reading_model: Any, tmp_path: Path, name: s
     kl = []
     for device in ("cpu", "cuda"):
         with ReferenceModel.on_text(model, text, device=device) as reference:
-            found = reference.compare(Checkpoint(tmp_path / "written"), device=device)
-        kl.append(found.kl.sum() / found.predicted.sum())
+            comparison = reference.compare(Checkpoint(tmp_path / "written"), device=device)
+        kl.append(comparison.kl.sum() / comparison.predicted.sum())
     assert kl[1] == pytest.approx(kl[0], rel=0.02)

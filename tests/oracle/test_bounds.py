@@ -74,7 +74,7 @@ def test_own_optimum_bound() -> None:
         laws = [random_law(rng) for _ in range(3)]
         patterns = rng.dirichlet(np.ones(3), size=2)
         best = [clip_distribution(Mixture(laws, pattern), Grid(4)) for pattern in patterns]
-        errors = [[float(mse(law, Grid(4), found.step)) for law in laws] for found in best]
+        errors = [[float(mse(law, Grid(4), optimum.step)) for law in laws] for optimum in best]
         bound = own_optimum_bound(*patterns, errors_p=errors[0], errors_q=errors[1])
         assert abs(best[0].value - best[1].value) <= bound * (1 + 1e-9)
 
@@ -95,9 +95,9 @@ def test_newton_finds_the_minimum_of_the_additive_model() -> None:
     for law in (StudentT(dof=5.0), Mixture([Gaussian(1.0), Laplace(3.0)], [0.7, 0.3])):
         for bits in (2, 4, 8):
             c = noise_constant(bits)
-            found = additive_alpha(law, c)
-            scan = np.geomspace(found / 4, found * 4, 20_001)
-            assert float(additive_mse(law, found, c)) <= additive_mse(law, scan, c).min() * (1 + 1e-12)
+            alpha = additive_alpha(law, c)
+            scan = np.geomspace(alpha / 4, alpha * 4, 20_001)
+            assert float(additive_mse(law, alpha, c)) <= additive_mse(law, scan, c).min() * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])

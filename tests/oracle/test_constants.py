@@ -51,10 +51,10 @@ def test_constants_reproduce_to_the_printed_digits(grid_kind, bits) -> None:
     grid = Grid(bits, grid_kind)
     for row in TABLE:
         if row["grid"] == grid_kind and int(row["bits"]) == bits:
-            found = clip_distribution(law_of(row["family"], float(row["kappa"])), grid)
-            assert found.gap <= 1e-9
-            assert abs(float(grid.alpha(found.step)) - float(row["alpha"])) <= half_unit(row["alpha"]), row
-            assert abs(found.value - float(row["mse"])) <= half_unit(row["mse"]), row
+            optimum = clip_distribution(law_of(row["family"], float(row["kappa"])), grid)
+            assert optimum.gap <= 1e-9
+            assert abs(float(grid.alpha(optimum.step)) - float(row["alpha"])) <= half_unit(row["alpha"]), row
+            assert abs(optimum.value - float(row["mse"])) <= half_unit(row["mse"]), row
 
 
 def test_midrise_equals_the_table_of_uniform_quantizers_of_max() -> None:
@@ -115,9 +115,9 @@ def test_optimum_is_no_worse_than_a_dense_scan() -> None:
     values = mse(law, Grid(2), alphas)
     local = (values[1:-1] < values[:-2]) & (values[1:-1] < values[2:])
     assert local.sum() == 2
-    found = clip_distribution(law, Grid(2))
-    assert found.value <= values.min() <= found.value * (1 + 1e-6)
-    assert found.step == pytest.approx(9.36, abs=0.05)
+    optimum = clip_distribution(law, Grid(2))
+    assert optimum.value <= values.min() <= optimum.value * (1 + 1e-6)
+    assert optimum.step == pytest.approx(9.36, abs=0.05)
 
 
 @pytest.mark.long

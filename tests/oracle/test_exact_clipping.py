@@ -142,15 +142,15 @@ def test_more_bits_absmax_and_signs_never_win_against_the_optimum(w, bits) -> No
 
 
 def test_a_step_far_below_a_faint_giant_is_found() -> None:
-    found = clip_blocks([[1e40, 1.0, 0.3, 0.7]], Grid(2), importance=[1e-200, 1, 1, 1])
-    assert found.step[0, 0] == pytest.approx(0.85)
-    assert found.error[0, 0] == pytest.approx(0.135)
+    clipped = clip_blocks([[1e40, 1.0, 0.3, 0.7]], Grid(2), importance=[1e-200, 1, 1, 1])
+    assert clipped.step[0, 0] == pytest.approx(0.85)
+    assert clipped.error[0, 0] == pytest.approx(0.135)
 
 
 def test_exact_fits_close_at_once_though_rounding_puts_the_error_below_zero() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         w, h = rng.choice([-1, 1], 4) * 2.0 ** rng.integers(-3, 4, 4), rng.lognormal(0, 2, 4)
-        found = clip_sample(w, Grid(8, "twos"), importance=h)
-        assert found.value <= 1e-14 * float(h @ w**2)
-        assert found.evaluations < 5000
+        clipped = clip_sample(w, Grid(8, "twos"), importance=h)
+        assert clipped.value <= 1e-14 * float(h @ w**2)
+        assert clipped.evaluations < 5000

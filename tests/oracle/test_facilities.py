@@ -14,8 +14,8 @@ def test_no_set_is_better(seed: int) -> None:
     clients, candidates = rng.integers(2, 8, size=2)
     k = int(rng.integers(1, candidates + 1))
     cost = rng.integers(0, 5, size=(clients, candidates)) * 10.0 ** rng.integers(-6, 4)  # many ties
-    nearest = [cost[:, list(each)].min(axis=1) for each in itertools.combinations(range(candidates), k)]
-    found = choose_facilities(cost, k)
-    assert found.value == pytest.approx(min(each.mean() for each in nearest))
-    assert len(set(found.chosen)) == k
-    np.testing.assert_array_equal(found.cost, cost[:, found.chosen].min(axis=1))
+    nearest = [cost[:, list(subset)].min(axis=1) for subset in itertools.combinations(range(candidates), k)]
+    choice = choose_facilities(cost, k)
+    assert choice.value == pytest.approx(min(costs.mean() for costs in nearest))
+    assert len(set(choice.chosen)) == k
+    np.testing.assert_array_equal(choice.cost, cost[:, choice.chosen].min(axis=1))

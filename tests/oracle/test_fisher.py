@@ -54,10 +54,10 @@ WINDOWS = {"llama": CAUSAL, "gpt2": CAUSAL, "xlmr": MASKED, "mt5": COMPLETION}
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
     """Returns the function that gives a toy with a tokenizer of words w3, w4, …"""
-    made: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, Checkpoint] = {}
 
     def toy(family: str) -> Checkpoint:
-        if family not in made:
+        if family not in checkpoints:
             directory = tmp_path_factory.mktemp(family)
             torch.manual_seed(1)
             model = TOYS[family]()
@@ -66,8 +66,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]
                     parameter.add_(0.3 * torch.randn_like(parameter))
             model.save_pretrained(directory)
             _save_words(directory)
-            made[family] = Checkpoint(directory)
-        return made[family]
+            checkpoints[family] = Checkpoint(directory)
+        return checkpoints[family]
 
     t.logging.disable_progress_bar()
     return toy
@@ -175,11 +175,11 @@ def test_all_directions_together_are_the_fisher_information(family, toy):
     assert len(recorder.linears) == sum(len(block.linears) for block in checkpoint.architecture.blocks)
     expected = [label_by_label(checkpoint, window) for window in windows]
     for column, name in enumerate(recorder.linears):
-        squares = sum(each[name][0] for each in expected)
+        squares = sum(layers[name][0] for layers in expected)
         np.testing.assert_allclose(recorder.gradients[name][0], squares, rtol=1e-4, atol=1e-9, err_msg=name)
-        for document, each in enumerate(expected):
-            assert set(each[name][1]) == set(FORMS)
-            for form, value in each[name][1].items():
+        for document, layers in enumerate(expected):
+            assert set(layers[name][1]) == set(FORMS)
+            for form, value in layers[name][1].items():
                 sums = recorder.damage[SCHEME][form]
                 assert float(sums[document, column]) == pytest.approx(value, rel=1e-4, abs=1e-9), (name, form)
     assert recorder.damage[SCHEME]["token"].sum() > 0.01
@@ -269,8 +269,8 @@ def test_gradients_are_finite_differences_of_the_log_probabilities(toy):
                     sides.append(model(ids).logits[0, 0].log_softmax(-1))
                     handle.remove()
                 slope = (sides[0] - sides[1]) / (2 * delta)
-                found = float(recorder.gradients[name][0, channel])
-                assert found == pytest.approx(float((p * slope**2).sum()), rel=1e-4, abs=1e-9), name
+                measured = float(recorder.gradients[name][0, channel])
+                assert measured == pytest.approx(float((p * slope**2).sum()), rel=1e-4, abs=1e-9), name
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -54,12 +54,12 @@ def test_the_codes_are_those_of_the_textbook(group, act_order, columns_at_once):
         W, H, scales = problem(seed, group=group)
         expected = textbook(W, H, scales, grid=grid, act_order=act_order)
         w, h, s = tensors(W, H, scales.astype(np.float32))
-        found = gptq(w, h, s, grid=grid, damp=DAMP, act_order=act_order, columns_at_once=columns_at_once)
+        quantized = gptq(w, h, s, grid=grid, damp=DAMP, act_order=act_order, columns_at_once=columns_at_once)
         rounded = round_to_nearest(w, s, grid=grid)
-        kept = (found.codes.codes == rounded.codes).all(1)
-        np.testing.assert_array_equal(found.codes.codes[~kept].numpy(), expected[~kept.numpy()])
+        kept = (quantized.codes.codes == rounded.codes).all(1)
+        np.testing.assert_array_equal(quantized.codes.codes[~kept].numpy(), expected[~kept.numpy()])
         assert (~kept).sum() >= 20
-        assert found.kept_nearest <= kept.sum()
+        assert quantized.kept_nearest <= kept.sum()
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -69,8 +69,8 @@ def test_no_row_is_worse_than_nearest_and_most_are_better(bits, kind):
     for seed in range(5):
         W, H, scales = problem(seed, group=15, tokens=40)  # fewer tokens than columns: H is singular
         w, h, s = tensors(W, H, (scales * 3 / grid.highest).astype(np.float32))
-        found = gptq(w, h, s, grid=grid)
-        ours, theirs = h_error(found.codes, W, H), h_error(round_to_nearest(w, s, grid=grid), W, H)
+        quantized = gptq(w, h, s, grid=grid)
+        ours, theirs = h_error(quantized.codes, W, H), h_error(round_to_nearest(w, s, grid=grid), W, H)
         assert (ours <= theirs * (1 + 1e-9)).all()
         assert ours.mean() < 0.75 * theirs.mean()
 
@@ -79,19 +79,19 @@ def test_rows_that_end_worse_keep_the_nearest_codes():
     W, H, scales = problem(0, out=500, columns=8)
     grid = Grid(3, "twos")
     w, h, s = tensors(W, H, scales.astype(np.float32))
-    found, rounded = gptq(w, h, s, grid=grid), round_to_nearest(w, s, grid=grid)
+    quantized, rounded = gptq(w, h, s, grid=grid), round_to_nearest(w, s, grid=grid)
     alone = h_error(type(rounded)(torch.from_numpy(textbook(W, H, scales, grid=grid, act_order=True)), s, 3), W, H)
     theirs = h_error(rounded, W, H)
-    assert found.kept_nearest == (alone > theirs * (1 + 1e-12)).sum() > 0
-    np.testing.assert_allclose(h_error(found.codes, W, H), np.minimum(alone, theirs), rtol=1e-9)
+    assert quantized.kept_nearest == (alone > theirs * (1 + 1e-12)).sum() > 0
+    np.testing.assert_allclose(h_error(quantized.codes, W, H), np.minimum(alone, theirs), rtol=1e-9)
 
 
 def test_float32_serves_for_wide_maps():
     W, H, scales = problem(0, out=16, columns=640, tokens=900)
     w, h, s = tensors(W, H, scales.astype(np.float32))
-    found = gptq(w, h.float(), s, grid=Grid(4, "twos"))
+    quantized = gptq(w, h.float(), s, grid=Grid(4, "twos"))
     expected = textbook(W, H, scales, grid=Grid(4, "twos"), act_order=True)
-    assert (found.codes.codes.numpy() == expected).mean() > 0.9
-    exact = h_error(found.codes, W, H).sum()
+    assert (quantized.codes.codes.numpy() == expected).mean() > 0.9
+    exact = h_error(quantized.codes, W, H).sum()
     other = np.einsum("ri,ij,rj->", (e := expected * scales - W), H, e)
     assert exact == pytest.approx(other, rel=0.02)

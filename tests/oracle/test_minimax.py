@@ -56,15 +56,15 @@ def test_minimax_equals_piece_enumeration(kind) -> None:
         grid = Grid(bits, kind)
         truth = piece_enumeration(w, H, grid)
         floor = 1e-13 * float((H @ w**2).max())
-        found = minimax_sample(w, grid, importance=H)
-        assert found.value == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
+        optimum = minimax_sample(w, grid, importance=H)
+        assert optimum.value == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
         step = float(minimax_blocks(w[None], grid, importance=H)[0, 0])
         scaled = H / H.mean(axis=1, keepdims=True)
         truth = piece_enumeration(w, scaled, grid)
         floor = 1e-13 * float((scaled @ w**2).max())
         worst = max(sample_error(w, grid, step, importance=h) for h in scaled)
         assert worst == pytest.approx(truth, rel=2e-9, abs=floor), (case, w, H)
-        two_active += sum(mu > 0 for mu in found.multipliers) == 2
+        two_active += sum(mu > 0 for mu in optimum.multipliers) == 2
     assert two_active > 20
 
 
@@ -90,25 +90,25 @@ def test_regret_objective_equalises_relative_regret() -> None:
     rng = np.random.default_rng(6)
     W, H = rng.standard_normal((10, 64)), rng.lognormal(0, 1.5, (3, 64))
     scaled = H / H.mean(axis=1, keepdims=True)
-    own = np.array([clip_blocks(W, Grid(4), importance=h).error[:, 0] for h in scaled])
+    alone = np.array([clip_blocks(W, Grid(4), importance=h).error[:, 0] for h in scaled])
     regret = minimax_blocks(W, Grid(4), importance=H, objective="regret")
     worst = minimax_blocks(W, Grid(4), importance=H, objective="worst")
-    relative = errors(W, regret, scaled).T / own
+    relative = errors(W, regret, scaled).T / alone
     assert (relative >= 1 - 1e-9).all()
-    assert (relative.max(axis=0) <= (errors(W, worst, scaled).T / own).max(axis=0) * (1 + 1e-9)).all()
+    assert (relative.max(axis=0) <= (errors(W, worst, scaled).T / alone).max(axis=0) * (1 + 1e-9)).all()
 
 
 def test_distributions_have_a_certificate() -> None:
     laws = [Gaussian(1.0), Laplace(1.4), GeneralisedGaussian.with_kappa(20.0, sigma=0.8)]
     for bits, relative in itertools.product((2, 4, 6), (False, True)):
         grid = Grid(bits)
-        found = minimax_distribution(laws, grid, relative=relative)
+        optimum = minimax_distribution(laws, grid, relative=relative)
         scale = [clip_distribution(law, grid).value if relative else 1.0 for law in laws]
-        steps = np.geomspace(found.step / 3, found.step * 3, 4001)
-        curves = np.array([mse(law, grid, steps) / each for law, each in zip(laws, scale, strict=True)])
-        assert found.worst <= curves.max(axis=0).min() * (1 + 1e-9)
-        assert found.gap < 2e-9
-        assert found.stationarity < 1e-4
+        steps = np.geomspace(optimum.step / 3, optimum.step * 3, 4001)
+        curves = np.array([mse(law, grid, steps) / divisor for law, divisor in zip(laws, scale, strict=True)])
+        assert optimum.worst <= curves.max(axis=0).min() * (1 + 1e-9)
+        assert optimum.gap < 2e-9
+        assert optimum.stationarity < 1e-4
 
 
 def test_the_worst_of_parabolas_and_constants_is_minimised_with_its_certificate() -> None:
@@ -130,8 +130,8 @@ def test_the_worst_of_parabolas_and_constants_is_minimised_with_its_certificate(
 
 def test_languages_of_very_different_scales_and_of_none() -> None:
     w, H = np.array([1000.0, 0.01]), np.array([[1.0, 0.0], [0.0, 1e20]])
-    found = minimax_sample(w, Grid(2), importance=H)
-    assert found.value == pytest.approx(piece_enumeration(w, H, Grid(2)), abs=1e-14 * float((H @ w**2).max()))
+    optimum = minimax_sample(w, Grid(2), importance=H)
+    assert optimum.value == pytest.approx(piece_enumeration(w, H, Grid(2)), abs=1e-14 * float((H @ w**2).max()))
     for unit in (1e30, 1e-30):
         silent = minimax_sample(np.float32([unit, 0, 2 * unit]), Grid(2), importance=[[1, 1, 1], [0, 1, 0]])
         assert silent.step == pytest.approx(1.5 * unit)

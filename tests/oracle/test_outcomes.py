@@ -19,10 +19,10 @@ def score(lost, gained, items, loss):
         return -sum(count * np.log(share) for count, share in zip(counts, shares, strict=True) if count)
 
     tiny = 1e-12
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         surprise, bounds=(max(0, -loss) + tiny, (1 - loss) / 2 - tiny), method="bounded", options={"xatol": 1e-13}
     )
-    return (lost - gained - items * loss) / np.sqrt(items * (2 * found.x + loss * (1 - loss)))
+    return (lost - gained - items * loss) / np.sqrt(items * (2 * minimum.x + loss * (1 - loss)))
 
 
 @pytest.mark.parametrize(("lost", "gained", "items"), CASES)

@@ -56,7 +56,7 @@ class Place:
     """Where a point lies: the input or the output of a module, on the positions of a stack."""
 
     module: str
-    given: bool
+    is_output: bool
     encoder: bool = False
 
 
@@ -64,14 +64,14 @@ def places(family: str) -> dict[str, Place]:
     if family == "mt5":
         return _mt5_places()
     prefix, depth, inside = PLACES[family]
-    found = {}
+    by_name = {}
     for i in range(depth):
-        found |= _block(f"blocks.{i}", f"{prefix}.{i}", inside)
-    return found
+        by_name |= _block(f"blocks.{i}", f"{prefix}.{i}", inside)
+    return by_name
 
 
 def _block(name: str, module: str, inside: tuple[str, ...], *, encoder: bool = False) -> dict[str, Place]:
-    first, out, up, down = (f"{module}.{each}" for each in inside)
+    first, out, up, down = (f"{module}.{suffix}" for suffix in inside)
     return {
         name: Place(module, True, encoder),
         f"{name}.attention": Place(out, True, encoder),
@@ -85,17 +85,17 @@ def _block(name: str, module: str, inside: tuple[str, ...], *, encoder: bool = F
 
 def _mt5_places() -> dict[str, Place]:
     attention = ("layer.0.SelfAttention.v", "layer.0.SelfAttention.o")
-    found = {}
+    by_name = {}
     for i in range(2):
         mlp = ("layer.1.DenseReluDense.wi_1", "layer.1.DenseReluDense.wo")
-        found |= _block(f"blocks.{i}", f"encoder.block.{i}", (*attention, *mlp), encoder=True)
+        by_name |= _block(f"blocks.{i}", f"encoder.block.{i}", (*attention, *mlp), encoder=True)
         mlp = ("layer.2.DenseReluDense.wi_1", "layer.2.DenseReluDense.wo")
         name, module = f"blocks.{2 + i}", f"decoder.block.{i}"
-        found |= _block(name, module, (*attention, *mlp))
-        found[f"{name}.cross_attention.input"] = Place(f"{module}.layer.1.EncDecAttention.q", False)
-        found[f"{name}.cross_attention_out.input"] = Place(f"{module}.layer.1.EncDecAttention.o", False)
-    found["encoder_output.input"] = Place("encoder.final_layer_norm", True, encoder=True)
-    return found
+        by_name |= _block(name, module, (*attention, *mlp))
+        by_name[f"{name}.cross_attention.input"] = Place(f"{module}.layer.1.EncDecAttention.q", False)
+        by_name[f"{name}.cross_attention_out.input"] = Place(f"{module}.layer.1.EncDecAttention.o", False)
+    by_name["encoder_output.input"] = Place("encoder.final_layer_norm", True, encoder=True)
+    return by_name
 
 
 @dataclass
@@ -116,35 +116,35 @@ def plain(checkpoint: Checkpoint, corpus: Corpus, where: dict[str, Place], order
     text, model = tokenize_corpus(checkpoint, corpus, request=TextRequest(**SETTINGS)), checkpoint.load()
     modules, seen = dict(model.named_modules()), {}
 
-    def keep(name: str, given: bool) -> Any:
+    def keep(name: str, is_output: bool) -> Any:
         def hook(_module: Any, inputs: Any, output: Any) -> None:
-            value = output if given else inputs
+            value = output if is_output else inputs
             seen[name] = value if isinstance(value, torch.Tensor) else value[0]
 
         return hook
 
     for name, place in where.items():
-        modules[place.module].register_forward_hook(keep(name, place.given))
+        modules[place.module].register_forward_hook(keep(name, place.is_output))
     n = len(text.lang)
-    found = Plain(*np.zeros((3, n, len(order))), *np.zeros((3, n)), second=defaultdict(lambda: np.zeros(())))
+    sums = Plain(*np.zeros((3, n, len(order))), *np.zeros((3, n)), second=defaultdict(lambda: np.zeros(())))
     for window in text.windows:
         log_p = model(**_inputs(window), use_cache=False).logits[0].double().log_softmax(-1)
         for t, label in enumerate(window.main.labels):
             if label != NO_LABEL:
-                found.predicted[window.document] += 1
-                found.nll[window.document] -= float(log_p[t, label])
-                found.entropy[window.document] -= float((log_p[t].exp() * log_p[t]).sum())
+                sums.predicted[window.document] += 1
+                sums.nll[window.document] -= float(log_p[t, label])
+                sums.entropy[window.document] -= float((log_p[t].exp() * log_p[t]).sum())
         for column, name in enumerate(order):
             part = window.encoder if where[name].encoder else window.main
             assert part is not None
             x = seen[name].double().reshape(len(part.ids), -1).numpy()[np.array(part.text)]
             sizes = np.linalg.norm(x, axis=1)
-            found.positions[window.document, column] += len(x)
-            found.norm[window.document, column] += sizes.sum()
-            found.square[window.document, column] += (sizes**2).sum()
+            sums.positions[window.document, column] += len(x)
+            sums.norm[window.document, column] += sizes.sum()
+            sums.square[window.document, column] += (sizes**2).sum()
             key = f"{text.lang[window.document]} {name}"
-            found.second[key] = found.second[key] + x.T @ x
-    return found
+            sums.second[key] = sums.second[key] + x.T @ x
+    return sums
 
 
 def _inputs(window: Window) -> dict[str, torch.Tensor]:
@@ -176,8 +176,8 @@ def test_every_sum_equals_the_plain_one(family, reading_model):
     assert (measured.predicted >= 1).all()
     for point in measured.points:
         for i, code in enumerate(measured.languages):
-            own = measured.lang == code
-            count = slow.positions[own, order.index(point.name)].sum()
+            rows = measured.lang == code
+            count = slow.positions[rows, order.index(point.name)].sum()
             H = slow.second[f"{code} {point.name}"] / count
             h = np.diag(H)
             quiet = 1e-7 * h.mean()  # float32 knows a quiet channel no better than the loud ones it is summed from
@@ -186,7 +186,7 @@ def test_every_sum_equals_the_plain_one(family, reading_model):
                 error = np.abs(measured.inputs[point.name][i] - H)
                 assert (error <= 1e-5 * np.sqrt(np.outer(h, h)) + quiet).all(), point.name
     assert set(measured.gradients) == set(measured.linears)
-    assert all((each > 0).any(axis=1).all() for each in measured.gradients.values())
+    assert all((gradients > 0).any(axis=1).all() for gradients in measured.gradients.values())
 
 
 def test_block_points_are_the_hidden_states_that_transformers_gives():
@@ -212,14 +212,14 @@ def test_a_long_neighbour_changes_nothing(family, reading_model):
 
     long = " ".join(ENGLISH * 3)
     short = {"heb": HEBREW, "hin": HINDI}
-    alone, beside = of(short), of({**short, "eng": (long,) * 5})
+    alone, together = of(short), of({**short, "eng": (long,) * 5})
     n = len(alone.lang)
-    assert (beside.lang[:n] == alone.lang).all()
-    assert beside.positions.max() > 20 * alone.positions.min()
+    assert (together.lang[:n] == alone.lang).all()
+    assert together.positions.max() > 20 * alone.positions.min()
     for name in ("positions", "norm", "square", "predicted", "nll", "entropy"):
-        np.testing.assert_allclose(getattr(beside, name)[:n], getattr(alone, name), **EXACT, err_msg=name)
-    for name, each in alone.channels.items():
-        np.testing.assert_allclose(beside.channels[name][:2], each, **EXACT, err_msg=name)
+        np.testing.assert_allclose(getattr(together, name)[:n], getattr(alone, name), **EXACT, err_msg=name)
+    for name, expected in alone.channels.items():
+        np.testing.assert_allclose(together.channels[name][:2], expected, **EXACT, err_msg=name)
 
 
 def test_batches_mix_languages():

@@ -68,20 +68,20 @@ def test_one_code_for_all_costs_the_worst_language_at_least_the_bound() -> None:
     """Also codes that are sought for the worst language, over all rows together."""
     rng = np.random.default_rng(2)
     H = random_moments(rng, 3, 3, spread=0.7)
-    found = least_favourable(lambda pi: sphere_costs(H, np.tensordot(pi, H, 1)), 3, tolerance=1e-4)
+    certificate = least_favourable(lambda pi: sphere_costs(H, np.tensordot(pi, H, 1)), 3, tolerance=1e-4)
     W = rng.random((400, 3))
     E = candidates(W, 3)
-    each = np.stack([costs(E, one) for one in H])  # (languages, rows, codes)
+    code_costs = np.stack([costs(E, one) for one in H])  # (languages, rows, codes)
     lowest = np.inf
     pi = np.full(3, 1 / 3)
     for _ in range(300):  # multiplicative weights on the exact problem
-        chosen = np.tensordot(pi, each, 1).argmin(1)
-        paid = each[:, np.arange(len(W)), chosen].mean(1)
+        chosen = np.tensordot(pi, code_costs, 1).argmin(1)
+        paid = code_costs[:, np.arange(len(W)), chosen].mean(1)
         lowest = min(lowest, paid.max())
         pi = pi * np.exp(0.05 * paid / paid.max())
         pi /= pi.sum()
-    assert lowest >= found.bound * 0.97
-    assert lowest <= found.bound * 1.6  # and not by far: in three dimensions the sphere is a good cell
+    assert lowest >= certificate.bound * 0.97
+    assert lowest <= certificate.bound * 1.6  # and not by far: in three dimensions the sphere is a good cell
 
 
 def test_feedback_costs_are_those_of_gptq() -> None:
@@ -90,14 +90,14 @@ def test_feedback_costs_are_those_of_gptq() -> None:
     H = random_moments(rng, 3, n, spread=0.5)
     mixture = np.tensordot([0.2, 0.3, 0.5], H, 1)
     W = rng.uniform(-20, 20, (rows, n))
-    found = gptq(
+    quantized = gptq(
         torch.from_numpy(W).float(),
         torch.from_numpy(mixture).float(),
         torch.ones(rows, 1),
         grid=Grid(8, "twos"),
         damp=0.0,
     )
-    E = found.codes.dequantized.double().numpy() - W
+    E = quantized.codes.dequantized.double().numpy() - W
     measured = np.einsum("rj,ljk,rk->l", E, H, E, optimize=True) / rows
     assert measured == pytest.approx(feedback_costs(H, mixture), rel=0.03)
 
@@ -107,16 +107,18 @@ def test_no_feedback_beats_that_for_the_least_favourable_mixture() -> None:
     rng = np.random.default_rng(4)
     n, order = 5, np.arange(5)
     H = random_moments(rng, 3, n, spread=0.7)
-    found = least_favourable(
+    certificate = least_favourable(
         lambda pi: feedback_costs(H, np.tensordot(pi, H, 1), order=order), 3, tolerance=1e-4, most=500
     )
-    assert found.reached <= found.bound * (1 + 1e-4)
-    R = np.linalg.cholesky(np.tensordot(found.pi, H, 1)[::-1, ::-1])[::-1, ::-1]
+    assert certificate.reached <= certificate.bound * (1 + 1e-4)
+    R = np.linalg.cholesky(np.tensordot(certificate.pi, H, 1)[::-1, ::-1])[::-1, ::-1]
     M = np.linalg.inv(R / np.diag(R))  # e = u M, u uniform within half a step
-    own = np.einsum("ki,lij,kj->l", M, H, M) / 12
-    assert own.max() == pytest.approx(found.bound, rel=0.01)
-    assert found.pi @ (own.max() - own) == pytest.approx(0, abs=0.01 * found.bound)  # only the worst have weight
+    language_costs = np.einsum("ki,lij,kj->l", M, H, M) / 12
+    assert language_costs.max() == pytest.approx(certificate.bound, rel=0.01)
+    assert certificate.pi @ (language_costs.max() - language_costs) == pytest.approx(
+        0, abs=0.01 * certificate.bound
+    )  # only the worst have weight
     for size in (0.01, 0.1, 1.0):
         others = M + size * np.triu(rng.normal(size=(500, n, n)), 1)
         paid = np.einsum("rki,lij,rkj->rl", others, H, others, optimize=True) / 12
-        assert (paid.max(1) >= found.bound).all()
+        assert (paid.max(1) >= certificate.bound).all()

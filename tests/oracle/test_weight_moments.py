@@ -35,15 +35,15 @@ def test_moments_and_shares_are_those_of_scipy_and_brute_force(distribution, dty
     W = draw(distribution, dtype)
     x = W.double().numpy()
     scaled = x / np.abs(x).max()  # SciPy takes powers of the numbers as they are
-    found = tensor_moments(W)
-    assert found.mean == pytest.approx(x.mean(), rel=1e-12, abs=1e-14 * x.std())
-    assert found.sigma == pytest.approx(scaled.std() * np.abs(x).max(), rel=1e-11)
-    assert found.skewness == pytest.approx(stats.skew(scaled), rel=1e-9, abs=1e-9)
-    assert found.kappa == pytest.approx(stats.kurtosis(scaled), rel=1e-10, abs=1e-9)
-    assert found.largest == np.abs(x).max()
-    distance = np.abs(x - found.mean)
-    assert found.beyond_3 == np.mean(distance > 3 * found.sigma)
-    assert found.beyond_6 == np.mean(distance > 6 * found.sigma)
+    moments = tensor_moments(W)
+    assert moments.mean == pytest.approx(x.mean(), rel=1e-12, abs=1e-14 * x.std())
+    assert moments.sigma == pytest.approx(scaled.std() * np.abs(x).max(), rel=1e-11)
+    assert moments.skewness == pytest.approx(stats.skew(scaled), rel=1e-9, abs=1e-9)
+    assert moments.kappa == pytest.approx(stats.kurtosis(scaled), rel=1e-10, abs=1e-9)
+    assert moments.largest == np.abs(x).max()
+    distance = np.abs(x - moments.mean)
+    assert moments.beyond_3 == np.mean(distance > 3 * moments.sigma)
+    assert moments.beyond_6 == np.mean(distance > 6 * moments.sigma)
 
 
 def test_merged_float32_shares_of_many_scales_match_brute_force() -> None:

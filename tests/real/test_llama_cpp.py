@@ -27,13 +27,13 @@ def smollm_imatrix(smollm: Checkpoint) -> LanguageImatrices:
 @pytest.mark.parametrize("model", ["gemma", "smollm"])
 def test_names_and_sizes_are_those_of_the_file(model: str, request: pytest.FixtureRequest) -> None:
     checkpoint: Checkpoint = request.getfixturevalue(model)
-    found = imatrix(checkpoint, languages=LANGUAGES, text="help", tokens=64).mix
+    mix = imatrix(checkpoint, languages=LANGUAGES, text="help", tokens=64).mix
     widths = {
         tensor.name: int(tensor.shape[0])  # llama.cpp's first dimension: the inputs
         for tensor in gguf.GGUFReader(checkpoint.target).tensors
         if tensor.name.startswith("blk.") and len(tensor.shape) == 2
     }
-    assert {name: each.mean.size for name, each in found.entries.items()} == widths
+    assert {name: entry.mean.size for name, entry in mix.entries.items()} == widths
 
 
 @pytest.mark.skipif(LLAMA_QUANTIZE is None, reason="llama-quantize is not installed")
@@ -42,9 +42,9 @@ def test_llama_quantize_uses_it(smollm: Checkpoint, smollm_imatrix: LanguageImat
     smollm_imatrix.save(mix)
     command = [LLAMA_QUANTIZE, "--allow-requantize", "--imatrix", mix, smollm.target, out, "IQ3_XXS"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    said = done.stdout + done.stderr
-    assert f"loaded {len(smollm_imatrix.mix.entries)} importance matrix entries" in said
-    assert "help: eng_Latn fra_Latn" in said
-    assert "did not find weights for blk." not in said
+    output = done.stdout + done.stderr
+    assert f"loaded {len(smollm_imatrix.mix.entries)} importance matrix entries" in output
+    assert "help: eng_Latn fra_Latn" in output
+    assert "did not find weights for blk." not in output
     scores = evaluate(out, reference=smollm, languages=LANGUAGES, text="help", tokens=64)
     assert 0 < scores.documents.kl.sum() / scores.documents.tokens.sum() < 2

@@ -89,46 +89,46 @@ def test_block_map(
     model: str, n_blocks: int, shapes: dict[str, tuple[int, int]], norms: int, request: pytest.FixtureRequest
 ) -> None:
     checkpoint: Checkpoint = request.getfixturevalue(model)
-    found = checkpoint.architecture
-    assert found.n_blocks == n_blocks
-    assert found.tied == {"lm_head.weight": "model.embed_tokens.weight"}
-    for block in found.blocks:
+    architecture = checkpoint.architecture
+    assert architecture.n_blocks == n_blocks
+    assert architecture.tied == {"lm_head.weight": "model.embed_tokens.weight"}
+    for block in architecture.blocks:
         assert {weight.role: weight.shape for weight in block.linears.values()} == shapes
         assert sum(weight.role == "norm" for weight in block.weights.values()) == norms
         assert all(name.startswith(f"model.layers.{block.index}.") for name in block.weights)
         fused = {weight.role: weight.fused for weight in block.linears.values()}
         assert fused["q"] == fused["k"] == fused["v"] != fused["mlp_gate"] == fused["mlp_up"]
-    outside = {weight.name: weight.role for weight in found.weights.values() if weight.block is None}
+    outside = {weight.name: weight.role for weight in architecture.weights.values() if weight.block is None}
     assert outside == {"model.embed_tokens.weight": "embedding", "model.norm.weight": "norm"}
 
 
-def assert_moments(found: WeightMoments, weights: np.ndarray) -> None:
+def assert_moments(moments: WeightMoments, weights: np.ndarray) -> None:
     """Compares with two passes over all weights at once: first the mean, then the powers around it."""
     w = weights.astype(np.float64).ravel()
     deviation = w - w.mean()
     sigma = np.sqrt(np.mean(deviation**2))
-    assert found.n == w.size
-    assert found.mean == pytest.approx(w.mean(), abs=1e-12 * sigma)
-    assert found.sigma == pytest.approx(sigma, rel=1e-11)
-    assert found.skewness == pytest.approx(np.mean(deviation**3) / sigma**3, rel=1e-9, abs=1e-9)
-    assert found.kappa == pytest.approx(np.mean(deviation**4) / sigma**4 - 3, rel=1e-9)
-    assert found.largest == np.abs(w).max()
-    for k, share in ((3, found.beyond_3), (6, found.beyond_6)):
-        assert share == pytest.approx(np.mean(np.abs(deviation) > k * sigma), abs=0 if found.exact else 1e-4)
+    assert moments.n == w.size
+    assert moments.mean == pytest.approx(w.mean(), abs=1e-12 * sigma)
+    assert moments.sigma == pytest.approx(sigma, rel=1e-11)
+    assert moments.skewness == pytest.approx(np.mean(deviation**3) / sigma**3, rel=1e-9, abs=1e-9)
+    assert moments.kappa == pytest.approx(np.mean(deviation**4) / sigma**4 - 3, rel=1e-9)
+    assert moments.largest == np.abs(w).max()
+    for k, share in ((3, moments.beyond_3), (6, moments.beyond_6)):
+        assert share == pytest.approx(np.mean(np.abs(deviation) > k * sigma), abs=0 if moments.exact else 1e-4)
 
 
 @pytest.mark.parametrize("model", ["gemma", "smollm"])
 def test_moments_of_tensors_and_blocks(model: str, request: pytest.FixtureRequest) -> None:
     checkpoint: Checkpoint = request.getfixturevalue(model)
-    found = weight_moments(checkpoint)
-    assert found.tensors.keys() == checkpoint.tensors.keys()
-    assert found.skipped == {}
+    moments = weight_moments(checkpoint)
+    assert moments.tensors.keys() == checkpoint.tensors.keys()
+    assert moments.skipped == {}
     for name, weights in request.getfixturevalue(f"{model}_weights").items():
-        assert_moments(found.tensors[name], weights)
-    assert len(found.blocks) == checkpoint.architecture.n_blocks
+        assert_moments(moments.tensors[name], weights)
+    assert len(moments.blocks) == checkpoint.architecture.n_blocks
     last = checkpoint.architecture.blocks[-1]
     together = np.concatenate([checkpoint.read(name).numpy().ravel() for name in last.linears])
-    assert_moments(found.blocks[-1], together)
+    assert_moments(moments.blocks[-1], together)
 
 
 @pytest.mark.parametrize("model", ["gemma", "smollm"])
@@ -143,5 +143,5 @@ def test_it_knows_what_it_learned(model: str, request: pytest.FixtureRequest) ->
 
 
 def test_the_file_is_dequantized_only_once(gemma: Checkpoint) -> None:
-    made = (gemma.directory / "model.safetensors").stat().st_mtime_ns
-    assert (Checkpoint(Path(gemma.target)).directory / "model.safetensors").stat().st_mtime_ns == made
+    modified = (gemma.directory / "model.safetensors").stat().st_mtime_ns
+    assert (Checkpoint(Path(gemma.target)).directory / "model.safetensors").stat().st_mtime_ns == modified

@@ -75,10 +75,10 @@ def write_preset(model: Path, preset: str, out: Path, *, kv: bool = False) -> No
 def _set_scales(module: nn.Linear, scheme: QuantizationScheme, *, spread: float) -> None:
     """Sets the scales of weights from these, and static ones of inputs near 1."""
     W, how = module.weight.data, scheme.weights
-    own = None
+    global_scale = None
     if how.strategy == "tensor_group":
-        own = generate_gparam(*torch.aminmax(W.float()))
-        module.weight_global_scale.data.copy_(own)
+        global_scale = generate_gparam(*torch.aminmax(W.float()))
+        module.weight_global_scale.data.copy_(global_scale)
     if how.strategy == "block":
         high, wide = (-(-size // step) for size, step in zip(W.shape, how.block_structure, strict=True))
         padded = torch.zeros(high * BLOCK, wide * BLOCK)
@@ -88,7 +88,7 @@ def _set_scales(module: nn.Linear, scheme: QuantizationScheme, *, spread: float)
     elif how.strategy == "channel":
         scale, zero = calculate_qparams(W.amin(1, keepdim=True), W.amax(1, keepdim=True), how)
     else:
-        scale, zero = compute_dynamic_scales_and_zp(W, how, module, global_scale=own)
+        scale, zero = compute_dynamic_scales_and_zp(W, how, module, global_scale=global_scale)
     module.weight_scale.data.copy_(scale.reshape(module.weight_scale.shape))
     if hasattr(module, "weight_zero_point"):
         module.weight_zero_point.data.copy_(zero.reshape(module.weight_zero_point.shape))
@@ -110,8 +110,8 @@ def write_fp8(model: Path, out: Path) -> None:
         return {name: (W / spread).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale}
 
     _convert(model, out, convert)
-    said = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]}
-    _add_to_config(out, {"quantization_config": said})
+    config = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]}
+    _add_to_config(out, {"quantization_config": config})
 
 
 def write_modelopt(model: Path, out: Path, *, in_config: bool) -> None:
@@ -126,11 +126,11 @@ def write_modelopt(model: Path, out: Path, *, in_config: bool) -> None:
         }
 
     _convert(model, out, convert)
-    said = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+    config = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
     if in_config:
-        _add_to_config(out, {"quantization_config": {"quant_method": "modelopt", **said}})
+        _add_to_config(out, {"quantization_config": {"quant_method": "modelopt", **config}})
     else:
-        written = {"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": said}
+        written = {"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": config}
         (out / "hf_quant_config.json").write_text(json.dumps(written))
 
 
@@ -138,11 +138,11 @@ def _convert(model: Path, out: Path, convert: Callable[[str, Tensor], dict[str, 
     """Writes a model whose linear layers, except for the head, are converted to other tensors."""
     copytree(model, out)
     tensors = load_file(model / WEIGHTS)
-    found: dict[str, Tensor] = {}
+    converted: dict[str, Tensor] = {}
     for name, W in tensors.items():
         linear = name.endswith("proj.weight")
-        found |= convert(name, W.float()) if linear else {name: W}
-    save_file(found, out / WEIGHTS, {"format": "pt"})
+        converted |= convert(name, W.float()) if linear else {name: W}
+    save_file(converted, out / WEIGHTS, {"format": "pt"})
 
 
 def _add_to_config(directory: Path, entries: dict[str, Any]) -> None:

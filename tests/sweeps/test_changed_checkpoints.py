@@ -80,25 +80,25 @@ def logits_of(directory: Path, text: TokenizedText) -> torch.Tensor | None:
     """Returns the logits of a checkpoint; None if it is refused, or if they are NaN, which `evaluate` refuses."""
     try:
         model = features.evaluated_model(Checkpoint(directory), text, device="cpu")
-        found = torch.cat([model.head(each.features) for each in model.features("", None)])
+        logits = torch.cat([model.head(batch.features) for batch in model.features("", None)])
     except InputError:
         return None
-    return found if found.isfinite().all() else None
+    return logits if logits.isfinite().all() else None
 
 
 def write_unchanged(name: str, reading_model: Any, text: TokenizedText, out: Path) -> torch.Tensor:
     """Writes a checkpoint; returns its logits."""
     WRITERS[name](reading_model("wide_llama").directory, out)
-    found = logits_of(out, text)
-    assert found is not None
-    return found
+    logits = logits_of(out, text)
+    assert logits is not None
+    return logits
 
 
 def settings_in(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields the path and the value of every setting."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from settings_in(each, (*path, name))
+        for name, inner in value.items():
+            yield from settings_in(inner, (*path, name))
     else:
         yield path, value
 
@@ -106,7 +106,7 @@ def settings_in(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def others_of(name: str, value: Any) -> Iterator[Any]:
     """Yields other values of a setting."""
     if name in OTHERS:
-        yield from (each for each in OTHERS[name] if each != value)
+        yield from (other for other in OTHERS[name] if other != value)
     elif isinstance(value, bool):
         yield not value
     elif isinstance(value, int):
@@ -135,10 +135,10 @@ def test_every_tensor_counts(reading_model: Any, text: TokenizedText, tmp_path: 
     for left_out in tensors:
         if ".layers.1." in left_out:
             continue  # like the first block
-        kept = {name: each for name, each in tensors.items() if name != left_out}
+        kept = {name: tensor for name, tensor in tensors.items() if name != left_out}
         save_file(kept, tmp_path / "written" / WEIGHTS, {"format": "pt"})
-        found = logits_of(tmp_path / "written", text)
-        assert found is None or not torch.allclose(found, before, atol=1e-5), left_out
+        logits = logits_of(tmp_path / "written", text)
+        assert logits is None or not torch.allclose(logits, before, atol=1e-5), left_out
 
 
 @pytest.mark.usefixtures("_in_blocks")
@@ -157,6 +157,6 @@ def test_every_setting_counts(reading_model: Any, text: TokenizedText, tmp_path:
                 inner = inner[step]
             inner[path[-1]] = new
             file.write_text(json.dumps(changed))
-            found = logits_of(tmp_path / "written", text)
-            same = found is not None and found.shape == before.shape and torch.allclose(found, before, atol=1e-5)
+            logits = logits_of(tmp_path / "written", text)
+            same = logits is not None and logits.shape == before.shape and torch.allclose(logits, before, atol=1e-5)
             assert not same or may_be_same(path, new), (path, value, new)

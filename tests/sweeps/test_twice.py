@@ -56,7 +56,7 @@ def _quoted(word: str) -> str:
 def run_all(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Runs all commands in a directory; returns exit codes and what was printed, without times."""
     monkeypatch.chdir(place)
-    found, refused = {}, {}
+    results, refused = {}, {}
     for line in wanted():
         words = words_of(f"fairbits {line}")
         words = [
@@ -75,16 +75,16 @@ def run_all(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         if ended.value.code not in (0, 1, None):
             refused[line] = printed.err
         shown = "" if words[0] == "plan" else TIMES.sub("·", printed.out).replace(str(place), "")  # what it will take
-        found[line] = ended.value.code, shown
+        results[line] = ended.value.code, shown
     assert not refused
-    return found
+    return results
 
 
 def _taken(verb: str, option: str, value: str) -> list[str]:
     from test_docs import GROUP
 
-    known = {flag for each in GROUP.commands[verb].params for flag in each.opts}
-    return [option, value] if option in known else []
+    flags = {flag for parameter in GROUP.commands[verb].params for flag in parameter.opts}
+    return [option, value] if option in flags else []
 
 
 def content_of(file: Path, place: Path) -> Any:
@@ -97,8 +97,8 @@ def content_of(file: Path, place: Path) -> Any:
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _lasting(each) for name, each in value.items() if name not in VARYING}
-    return [_lasting(each) for each in value] if isinstance(value, list) else value
+        return {name: _lasting(entry) for name, entry in value.items() if name not in VARYING}
+    return [_lasting(entry) for entry in value] if isinstance(value, list) else value
 
 
 def test_the_second_time_is_like_the_first(

@@ -14,18 +14,18 @@ ROOT = Path(__file__).parents[2]
 
 def needed(name: str, *extras: str) -> set[str]:
     """Returns all packages that one needs on this system, directly or not."""
-    found: set[tuple[str, frozenset[str]]] = set()
+    seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [(name, frozenset(extras))]
     while waiting:
-        each = waiting.pop()
-        if each in found:
+        current = waiting.pop()
+        if current in seen:
             continue
-        found.add(each)
-        for line in requires(each[0]) or []:
+        seen.add(current)
+        for line in requires(current[0]) or []:
             asked = Requirement(line)
-            if asked.marker is None or any(asked.marker.evaluate({"extra": extra}) for extra in ("", *each[1])):
+            if asked.marker is None or any(asked.marker.evaluate({"extra": extra}) for extra in ("", *current[1])):
                 waiting.append((canonicalize_name(asked.name), frozenset(asked.extras)))
-    return {package for package, _ in found} - {name}
+    return {package for package, _ in seen} - {name}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the versions are those of Linux")
@@ -34,7 +34,7 @@ def test_every_package_has_a_version() -> None:
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert list(pinned) == sorted(pinned)
     assert pinned["torch"] == "2.13.0"  # without +cpu, which only one index has
-    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", each) for each in pinned.values())
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pinned.values())
     try:
         packages = needed("fairbits", "dev")
     except PackageNotFoundError as missing:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbits.cli.command import PANELS, find_commands
+from fairbits.cli.lazy_group import PANELS, find_commands
 
 FRAMEWORKS = {"numba", "torch", "transformers"}
 HEAVY = {*FRAMEWORKS, "numpy", "scipy"}
@@ -52,14 +52,14 @@ def packages(modules: set[str]) -> set[str]:
     return {name.split(".")[0] for name in modules}
 
 
-def assert_few(loaded: set[str], *, own: int, others: int) -> None:
+def assert_few(loaded: set[str], *, internal: int, others: int) -> None:
     loaded = loaded - modules_after("pass")
     ours = {name for name in loaded if name.split(".")[0] == "fairbits"}
-    assert (1 <= len(ours) <= own, len(loaded - ours) <= others) == (True, True), (len(ours), len(loaded - ours))
+    assert (1 <= len(ours) <= internal, len(loaded - ours) <= others) == (True, True), (len(ours), len(loaded - ours))
 
 
 @pytest.mark.parametrize(
-    ("statement", "own", "others"),
+    ("statement", "internal", "others"),
     [
         ("import fairbits", 3, 10),
         ("import fairbits.cli", 13, 260),
@@ -67,14 +67,14 @@ def assert_few(loaded: set[str], *, own: int, others: int) -> None:
     ],
     ids=["fairbits", "command line", "help"],
 )
-def test_what_is_imported_at_once_is_little(statement, own, others) -> None:
+def test_what_is_imported_at_once_is_little(statement, internal, others) -> None:
     loaded = modules_after(statement)
     assert packages(loaded).isdisjoint(HEAVY)
-    assert_few(loaded, own=own, others=others)
+    assert_few(loaded, internal=internal, others=others)
 
 
 @pytest.mark.parametrize(
-    ("statement", "own", "others"),
+    ("statement", "internal", "others"),
     [
         ("from fairbits.quantization.policies import POLICIES", 40, 350),
         (run(["quantize", "--help"]), 55, 600),  # typer takes pydantic to read options
@@ -82,10 +82,10 @@ def test_what_is_imported_at_once_is_little(statement, own, others) -> None:
     ],
     ids=["policies", "help of a command", "help of all commands"],
 )
-def test_options_are_declared_without_what_computes(statement, own, others) -> None:
+def test_options_are_declared_without_what_computes(statement, internal, others) -> None:
     loaded = modules_after(statement)
     assert packages(loaded).isdisjoint(HEAVY - {"numpy"})
-    assert_few(loaded, own=own, others=others)
+    assert_few(loaded, internal=internal, others=others)
 
 
 def test_help_of_commands_of_other_packages_does_not_wait_for_torch() -> None:

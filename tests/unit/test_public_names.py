@@ -10,8 +10,8 @@ import fairbits
 
 @pytest.mark.parametrize("name", fairbits.__all__)
 def test_public_names(name) -> None:
-    found = getattr(fairbits, name)
-    assert isinstance(found, str) or callable(found)
+    value = getattr(fairbits, name)
+    assert isinstance(value, str) or callable(value)
     assert name in dir(fairbits)
 
 

@@ -76,7 +76,7 @@ def test_the_second_model_is_a_llama_of_about_ten_million_weights(train, tmp_pat
     settings = tomllib.loads((TRAINING / "llama.toml").read_text(encoding="utf-8"))
     shape = dict(settings["model"])
     trained = train.ARCHITECTURES[shape.pop("architecture")](vocabulary=16384, dropout=0.0, **shape).eval()
-    assert sum(each.numel() for each in trained.parameters()) == pytest.approx(10.5e6, rel=0.01)
+    assert sum(parameter.numel() for parameter in trained.parameters()) == pytest.approx(10.5e6, rel=0.01)
     train.save(trained, ASSETS / "tiny", tmp_path, settings)
     tokens = torch.randint(16384, (1, 9))
     with torch.no_grad():
@@ -127,11 +127,11 @@ def test_a_model_with_experts_learns_and_all_its_weights_are_moved(train) -> Non
     model, history = train.train(settings, {"xx": ([text], [text[:200]])}, vocabulary=32, device="cpu")
     assert history[-1]["held_out"]["xx"] < history[0]["held_out"]["xx"] - 1
     moved = {
-        id(each)
+        id(parameter)
         for mover in train.optimizers(model, settings["training"])
         for g in mover.param_groups
-        for each in g["params"]
+        for parameter in g["params"]
     }
-    assert moved == {id(each) for each in model.parameters()}
-    assert any(each.ndim == 3 for each in model.parameters())
+    assert moved == {id(parameter) for parameter in model.parameters()}
+    assert any(parameter.ndim == 3 for parameter in model.parameters())
     assert model.as_transformers(settings).config.num_local_experts == 8

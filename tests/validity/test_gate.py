@@ -24,8 +24,8 @@ def sampled(divergence, rng):
     """Returns a frame of parallel documents: positive, skewed, proportional to the divergence of the language."""
     bytes_ = rng.integers(100, 900, (LANGUAGES, DOCUMENTS)).astype(float)
     content = rng.gamma(CONTENT, 1 / CONTENT, DOCUMENTS)
-    own = rng.gamma(OWN, 1 / OWN, (LANGUAGES, DOCUMENTS))
-    values = bytes_ * np.asarray(divergence)[:, None] * content * own
+    noise = rng.gamma(OWN, 1 / OWN, (LANGUAGES, DOCUMENTS))
+    values = bytes_ * np.asarray(divergence)[:, None] * content * noise
     return LanguageFrame(
         np.repeat([f"l{i:02}" for i in range(LANGUAGES)], DOCUMENTS),
         np.tile(np.arange(DOCUMENTS), LANGUAGES),

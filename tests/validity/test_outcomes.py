@@ -18,21 +18,21 @@ def exact_misses(items, p_lost, p_gained):
     """Returns the probabilities that the interval lies below and above the truth, summed over all results."""
     changed = p_lost + p_gained
     most = min(items, int(items * changed + 12 * np.sqrt(items * changed) + 15))
-    lost, gained = (each.ravel() for each in np.meshgrid(np.arange(most + 1), np.arange(most + 1)))
-    lost, gained = (each[lost + gained <= most].astype(float) for each in (lost, gained))
+    lost, gained = (grid.ravel() for grid in np.meshgrid(np.arange(most + 1), np.arange(most + 1)))
+    lost, gained = (counts[lost + gained <= most].astype(float) for counts in (lost, gained))
     chance = binom.pmf(lost + gained, items, changed) * binom.pmf(lost, lost + gained, p_lost / changed)
     z = norm.ppf(0.975)
-    low, high = (score_limit(lost, gained, items, z=each) for each in (z, -z))
+    low, high = (score_limit(lost, gained, items, z=quantile) for quantile in (z, -z))
     truth = p_lost - p_gained
     return chance[high < truth].sum(), chance[low > truth].sum()
 
 
 @pytest.mark.parametrize("items", ITEMS)
 def test_the_interval_of_a_language_is_exactly_right_where_items_change(items):
-    found = {(lost, gained): exact_misses(items, lost, gained) for lost in SHARES for gained in SHARES}
-    coverage = {pair: 1 - sum(missed) for pair, missed in found.items()}
-    many = [each for (lost, gained), each in coverage.items() if items * (lost + gained) >= 8]
-    side = max(max(missed) for missed in found.values())
+    misses = {(lost, gained): exact_misses(items, lost, gained) for lost in SHARES for gained in SHARES}
+    coverage = {pair: 1 - sum(missed) for pair, missed in misses.items()}
+    many = [covered for (lost, gained), covered in coverage.items() if items * (lost + gained) >= 8]
+    side = max(max(missed) for missed in misses.values())
     print(
         f"\nexact coverage, {items} items: {min(many):.4f} to {max(many):.4f} with 8 or more changes expected (mean "
         f"{np.mean(many):.4f}); {min(coverage.values()):.4f} to {max(coverage.values()):.4f} in all {len(coverage)} "
@@ -46,8 +46,8 @@ def test_the_interval_of_a_language_is_exactly_right_where_items_change(items):
 
 def sampled(p_lost, p_gained, items, rng, *, shared=0.5):
     """Returns a frame of parallel items; a share `shared` of each item's luck is common to all languages."""
-    common, own = rng.standard_normal(items), rng.standard_normal((len(p_lost), items))
-    u = norm.cdf(np.sqrt(shared) * common + np.sqrt(1 - shared) * own)
+    common, individual = rng.standard_normal(items), rng.standard_normal((len(p_lost), items))
+    u = norm.cdf(np.sqrt(shared) * common + np.sqrt(1 - shared) * individual)
     values = (u < np.asarray(p_lost)[:, None]).astype(float) - (u > 1 - np.asarray(p_gained)[:, None])
     return OutcomeFrame(
         np.repeat([f"l{i:03}" for i in range(len(p_lost))], items),
@@ -70,8 +70,8 @@ def test_languages_without_a_change_raise_an_alarm_in_5_percent_of_runs_at_most(
     alarms = []
     for _ in range(TRIALS):
         frame = sampled(same, same, items, rng, shared=shared)
-        found = frame.contrast_with_zero().significant().values()
-        alarms.append([bool(found), any(each.value > 0 for each in found) or frame.mean().low > 0])
+        significant = frame.contrast_with_zero().significant().values()
+        alarms.append([bool(significant), any(contrast.value > 0 for contrast in significant) or frame.mean().low > 0])
     different, gate = np.mean(alarms, axis=0)
     print(
         f"\nfalse alarms, {items} items, {changed:.1%} changed each way, shared {shared}: a language differs "
@@ -106,9 +106,11 @@ def test_worst_mean_and_gap_are_covered_at_least_95_percent(scene, items):
     for _ in range(TRIALS):
         frame = sampled(p_lost, p_gained, items, rng)
         worst, mean, gap = frame.worst()[1], frame.mean(), frame.gap()
-        own = [each.low <= t <= each.high for each, t in zip(frame.by_language().values(), truth, strict=True)]
+        covered = [
+            interval.low <= t <= interval.high for interval, t in zip(frame.by_language().values(), truth, strict=True)
+        ]
         numbers = zip((worst, mean, gap), (truth.max(), truth.mean(), np.ptp(truth)), strict=True)
-        hits.append([np.mean(own), *(each.low <= t <= each.high for each, t in numbers)])
+        hits.append([np.mean(covered), *(interval.low <= t <= interval.high for interval, t in numbers)])
         wrong.append(worst.high <= truth.max() - 1e-9)
     names = ("languages", "worst", "mean", "gap")
     coverage = dict(zip(names, np.mean(hits, axis=0).round(3).tolist(), strict=True))

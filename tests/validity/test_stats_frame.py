@@ -98,12 +98,12 @@ def test_shrinkage_removes_most_of_the_bias_of_the_range():
     rng = np.random.default_rng(3)
     worst = {}
     for scene, damage in SCENES.items():
-        found = {"naive": [], "bootstrap": [], "shrinkage": []}
+        estimates = {"naive": [], "bootstrap": [], "shrinkage": []}
         for _ in range(TRIALS):
             frame = sampled(damage, rng, parallel=False)
             for method in ("naive", "bootstrap", "shrinkage"):
-                found[method].append(bias_corrected_range(frame.replicates, method=method).value)
-        bias = {name: float((np.mean(x) - np.ptp(damage)) / SE) for name, x in found.items()}
+                estimates[method].append(bias_corrected_range(frame.replicates, method=method).value)
+        bias = {name: float((np.mean(x) - np.ptp(damage)) / SE) for name, x in estimates.items()}
         print(f"\nrange bias in SE, gap {scene}: " + ", ".join(f"{k} {v:+.2f}" for k, v in bias.items()))
         for name, amount in bias.items():
             worst[name] = max(worst.get(name, 0.0), abs(amount))

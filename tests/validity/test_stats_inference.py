@@ -66,9 +66,9 @@ def test_bootstrap_intervals_are_too_narrow_at_14_languages_as_documented():
     for _ in range(1000):
         x, e = rng.normal(size=(2, 14))
         y = 0.7 * x + np.sqrt(1 - 0.49) * e
-        for interval, found in hits.items():
+        for interval, covered in hits.items():
             estimate = pearson(x, y, interval=interval, resamples=999, rng=rng).estimate
-            found.append(estimate.low <= 0.7 <= estimate.high)
-    coverage = {interval: float(np.mean(found)) for interval, found in hits.items()}
+            covered.append(estimate.low <= 0.7 <= estimate.high)
+    coverage = {interval: float(np.mean(covered)) for interval, covered in hits.items()}
     print(f"\nbootstrap coverage of pearson, n=14: {coverage} (1000 trials)")
     assert all(0.82 < value < 0.95 for value in coverage.values())

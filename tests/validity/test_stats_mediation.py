@@ -38,7 +38,7 @@ def test_effects_are_covered(n):
         for name, value in TRUTH.items():
             estimate = getattr(result, name)
             hits[name].append(estimate.low <= value <= estimate.high)
-    coverage = {name: float(np.mean(found)) for name, found in hits.items()}
+    coverage = {name: float(np.mean(covered)) for name, covered in hits.items()}
     print(f"\nmediation coverage, n={n}: {coverage} ({TRIALS} trials)")
     assert min(coverage.values()) > 0.90
     assert max(coverage.values()) < 0.99
@@ -54,7 +54,7 @@ def test_families_are_covered_only_when_resampled_whole():
         for name, families in (("families", family), ("units", None)):
             estimate = mediate(T, A, R=R, D=D, families=families, resamples=1000, rng=rng).indirect
             hits[name].append(estimate.low <= TRUTH["indirect"] <= estimate.high)
-    coverage = {name: float(np.mean(found)) for name, found in hits.items()}
+    coverage = {name: float(np.mean(covered)) for name, covered in hits.items()}
     print(f"\nmediation coverage with 25 families: {coverage} (300 trials)")
     assert coverage["families"] > 0.87
     assert coverage["families"] >= coverage["units"] - 0.01

@@ -29,7 +29,7 @@ def result_of(case: Case) -> Mapping[str, Any]:
     wanted = {
         key: getattr(case, key) for key in ("family", "bits", "group", "embeddings", "policy", "dtype", "damaged")
     }
-    return next(each for each in FOUND["cases"] if each.items() >= wanted.items())
+    return next(result for result in FOUND["cases"] if result.items() >= wanted.items())
 
 
 def named(chosen: list[Case]) -> Any:
@@ -47,29 +47,31 @@ def test_every_case_was_tried() -> None:
 
 @named([case for case in ALL if loads(case) and not case.damaged and case.dtype != "bfloat16"])
 def test_logits_and_the_loss_of_every_language_are_those_of_transformers(case: Case) -> None:
-    found = result_of(case)
-    assert "error" not in found, found["error"]
-    assert found["logits"]["spread"] > 0.5  # else any two models would agree
-    assert found["logits"]["most"] < (LOGITS_OF_EMBEDDED if case.family == "embedded" else LOGITS)
-    assert len(found["losses"]) == 6
-    assert worst_loss(found) < LOSS
-    assert found["equal"] >= found["prompts"] - (case.dtype == "float16")  # rounding may decide one between two tokens
+    result = result_of(case)
+    assert "error" not in result, result["error"]
+    assert result["logits"]["spread"] > 0.5  # else any two models would agree
+    assert result["logits"]["most"] < (LOGITS_OF_EMBEDDED if case.family == "embedded" else LOGITS)
+    assert len(result["losses"]) == 6
+    assert worst_loss(result) < LOSS
+    assert result["equal"] >= result["prompts"] - (
+        case.dtype == "float16"
+    )  # rounding may decide one between two tokens
 
 
 @named([case for case in ALL if case.dtype == "bfloat16" and case.bits is not None])
 def test_bfloat16_differs_as_the_model_before_quantization_does(case: Case) -> None:
-    found, plain = result_of(case), result_of(Case(case.family, None, dtype="bfloat16"))
-    assert found["kernels"] == ["CPUWNA16LinearKernel"]
-    assert found["logits"]["mean"] < 2 * plain["logits"]["mean"]
-    assert worst_loss(found) < 2 * worst_loss(plain) + LOSS
+    result, plain = result_of(case), result_of(Case(case.family, None, dtype="bfloat16"))
+    assert result["kernels"] == ["CPUWNA16LinearKernel"]
+    assert result["logits"]["mean"] < 2 * plain["logits"]["mean"]
+    assert worst_loss(result) < 2 * worst_loss(plain) + LOSS
 
 
 @named([case for case in ALL if loads(case) and case.bits is not None and not case.damaged])
 def test_vllm_computes_four_bits_with_a_kernel_of_its_own(case: Case) -> None:
     kernels = result_of(case)["kernels"]
-    own = case.bits == 4 and case.dtype != "float32"
-    assert (STAND_IN in kernels) != own
-    assert ("CPUWNA16LinearKernel" in kernels) == own
+    native = case.bits == 4 and case.dtype != "float32"
+    assert (STAND_IN in kernels) != native
+    assert ("CPUWNA16LinearKernel" in kernels) == native
 
 
 @named([case for case in ALL if not loads(case)])
@@ -78,11 +80,11 @@ def test_a_quantized_embedding_does_not_load_as_quantize_warns(case: Case) -> No
 
 
 def test_one_damaged_scale_is_noticed() -> None:
-    found = result_of(Case("llama", damaged=True))
+    damaged = result_of(Case("llama", damaged=True))
     intact = result_of(Case("llama"))
-    assert found["logits"]["most"] > LOGITS
-    assert found["logits"]["mean"] > 3 * intact["logits"]["mean"]
-    assert worst_loss(found) > worst_loss(intact)
+    assert damaged["logits"]["most"] > LOGITS
+    assert damaged["logits"]["mean"] > 3 * intact["logits"]["mean"]
+    assert worst_loss(damaged) > worst_loss(intact)
 
 
 def test_the_table_has_a_row_for_every_case() -> None:

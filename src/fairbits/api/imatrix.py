@@ -11,7 +11,7 @@ from fairbits.core.checks import one_of, sequence
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.progress import Progress
-from fairbits.forward.tokenize import open_corpus_for, prediction_task, short_text_notes, tokenize_corpus
+from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.gguf_file import check_gguf, gguf_names
@@ -121,7 +121,7 @@ def _names(checkpoint: Checkpoint) -> dict[str, str]:
     linears = [name for block in blocks for name in block.linears]
     family = checkpoint.config.get_text_config().model_type
     names = gguf_names(family, linears, blocks=len(blocks))
-    prediction_task(checkpoint)
+    _ = checkpoint.task  # raises if it predicts no tokens
     if not names:
         raise InputError(f"no layer of {checkpoint.target} has a name in llama.cpp; are its tensors named as usual?")
     return names

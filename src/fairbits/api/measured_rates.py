@@ -242,7 +242,7 @@ class Clock:
         return replace(text, windows=tuple(windows[int((i + 0.5) * len(windows) / count)] for i in range(count)))
 
     def _batches(self, text: TokenizedText, dtype: torch.dtype) -> list[Batch]:
-        positions = positions_at_once(self.counter.checkpoint, text, device=self.counter.device, dtype=dtype)
+        positions = positions_at_once(self.counter.model.hidden_size, text, device=self.counter.device, dtype=dtype)
         return list(batches(text, positions=positions))
 
     def _repeat(self, amount: float, once: Callable[[], object]) -> float:

@@ -19,6 +19,7 @@ from fairbits.models.architecture.architecture import Block
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import fits_whole, is_gpu
+from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.quantization.execute import IMPORTANCE_TOKENS
 from fairbits.quantization.learned.holdout import HoldoutSplit
 from fairbits.quantization.learned.learn import EVALUATIONS
@@ -64,14 +65,14 @@ class BlockSize:
     hessians: tuple[int, ...]
 
     @classmethod
-    def of(cls, block: Block, checkpoint: Checkpoint, expert_share: float) -> "BlockSize":
+    def of(cls, block: Block, tensors: Mapping[str, TensorInfo], expert_share: float) -> "BlockSize":
         layers = [(layer, layer.shape[-2] * (layer.stacked or 1), layer.shape[-1]) for layer in block.linears.values()]
         shares = [1.0 if layer.expert is None and layer.stacked is None else expert_share for layer, _, _ in layers]
         reached = list(zip(layers, shares, strict=True))
         rounded = [(layer.sees, rows * columns, columns) for layer, rows, columns in layers if layer.is_quantizable]
         return cls(
-            weights=sum(prod(checkpoint.tensors[name].shape) for name in block.weights),
-            stored=sum(checkpoint.tensors[name].nbytes for name in block.weights),
+            weights=sum(prod(tensors[name].shape) for name in block.weights),
+            stored=sum(tensors[name].nbytes for name in block.weights),
             rounded=sum(size for _, size, _ in rounded),
             matrix=max((rows * columns for _, rows, columns in layers), default=0),
             operations=sum(2 * rows * columns * share for (_, rows, columns), share in reached),
@@ -99,7 +100,7 @@ class ModelSize:
         share = min(int(getattr(config, "num_experts_per_tok", None) or experts) / experts, 1.0) if experts else 1.0
         embedding = [weight for weight in architecture.weights.values() if weight.role == "embedding"]
         return cls(
-            blocks=tuple(BlockSize.of(block, checkpoint, share) for block in architecture.blocks),
+            blocks=tuple(BlockSize.of(block, checkpoint.tensors, share) for block in architecture.blocks),
             hidden_size=int(config.hidden_size),
             vocabulary=int(config.vocab_size),
             head=0 if architecture.head is None else prod(architecture.head.shape),

@@ -25,8 +25,7 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, split_index
-from fairbits.models.io.writer import (
+from fairbits.models.io.checkpoint_writer import (
     DRAFT,
     LEARNING,
     PLAN,
@@ -39,6 +38,7 @@ from fairbits.models.io.writer import (
     draft_directory,
     draft_lock,
 )
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, split_index
 from fairbits.models.loaded_checkpoint import Model, PackedOnSave, open_checkpoint
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Group
@@ -129,7 +129,7 @@ def quantize(
         if done is not None:
             return done
         words = calibration_text(checkpoint, plan, text)
-        check_plan(checkpoint, plan, words)
+        check_plan(plan, checkpoint.architecture, words)
         workload, check = quantize_workload(checkpoint, plan, words, device=device), ranks.alone and not resume
         # an interrupted run has shown what it needs; finished blocks are written before an error is explained
         show = stack.enter_context(within_memory(workload, device=device, out=out, check=check, progress=progress))

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairbits.cli.command import CommandGroup, end_on_sigterm
+from fairbits.cli.lazy_group import CommandGroup, end_on_sigterm
 from fairbits.cli.terminal import hush, silence
 from fairbits.core.torchrun import this_process
 from fairbits.core.version import __version__
@@ -61,7 +61,7 @@ def fairbits(
 
 
 def main() -> None:
-    """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.command`."""
+    """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.lazy_group`."""
     hush(False)
     end_on_sigterm()
     if not this_process().leads:

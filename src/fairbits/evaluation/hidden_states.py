@@ -31,7 +31,7 @@ from fairbits.core.memory import (
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import Split, positions_per_batch, split_head
-from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, bytes_per_position, lockstep
+from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, lockstep
 from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
 from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.models.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ class StreamedModel:
         self._samples = [next(batches(text, positions=1)).on(device) for _ in range(2)]
         self._body = StreamedBody(self._loader.model.model, whole=self._samples[0])
         self._split: Split | None = None
-        self._position_bytes = bytes_per_position(checkpoint, DTYPE)
+        self._position_bytes = checkpoint.hidden_size * DTYPE.itemsize
         self.name, self.separate = checkpoint.target, True
         self.notes: tuple[str, ...] = ()
         self.logit_positions = positions_of_logits(checkpoint.config, device)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairbits.core.records import Code, Count, Digest, Positive, Split
-from fairbits.forward.windows import Task
+from fairbits.models.architecture.architecture import Task
 from fairbits.text.corpus import Corpus, TextRequest
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ class EvaluationSetting:
 
     @classmethod
     def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
-        from fairbits.forward.tokenize import prediction_task
 
         return cls(
-            task=prediction_task(checkpoint),
+            task=checkpoint.task,
             corpus=corpus.name,
             split=request.split,
             parallel=corpus.parallel,

@@ -41,7 +41,6 @@ from fairbits.core.memory import (
 from fairbits.core.progress import Progress
 from fairbits.forward.batches import Batch
 from fairbits.forward.windows import TokenizedText
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 
 Body = Callable[[Batch], Any]
@@ -179,18 +178,13 @@ def output_states(output: Any) -> Tensor:
     return states
 
 
-def positions_at_once(checkpoint: Checkpoint, text: TokenizedText, *, device: str, dtype: torch.dtype) -> int:
+def positions_at_once(hidden_size: int, text: TokenizedText, *, device: str, dtype: torch.dtype) -> int:
     """Returns how many positions a batch may have: few enough for the caches, enough for the number of threads."""
     room, most = BLOCK_ACTIVATIONS_BYTES, BLOCK_POSITIONS
     if is_gpu(device):
         room, most = GPU_BLOCK_ACTIVATIONS_BYTES, GPU_BLOCK_POSITIONS
-    fitting = min(max(room // (ACTIVATIONS_PER_POSITION * bytes_per_position(checkpoint, dtype)), 64), most)
+    fitting = min(max(room // (ACTIVATIONS_PER_POSITION * hidden_size * dtype.itemsize), 64), most)
     return max(fitting, sum(window.length for window in text.windows) // MOST_BATCHES)
-
-
-def bytes_per_position(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Returns the bytes of the hidden states of one position."""
-    return checkpoint.hidden_size * dtype.itemsize
 
 
 class VisitProgress:

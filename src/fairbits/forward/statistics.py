@@ -28,8 +28,9 @@ from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
 from fairbits.forward.points import Measure, Point, PointKind
 from fairbits.forward.recorder import PassSettings, Recorder
 from fairbits.forward.streaming import NotStreamableError, streaming_pass
-from fairbits.forward.tokenize import prediction_task, tokenize_corpus
-from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, unigrams
+from fairbits.forward.tokenize import tokenize_corpus
+from fairbits.forward.windows import NO_LABEL, TokenizedText, unigrams
+from fairbits.models.architecture.architecture import Task
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import rounding_error
 from fairbits.models.scales.scheme import Scheme
@@ -186,7 +187,7 @@ def _statistics(
     index = {point.name: i for i, point in enumerate(recorder.points)}
     predicted_tokens = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, languages, scores.sums[0])
     return ActivationStatistics(
-        task=prediction_task(settings.checkpoint),
+        task=settings.checkpoint.task,
         languages=text.languages,
         lang=text.lang,
         document=text.document,

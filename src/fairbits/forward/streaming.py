@@ -34,7 +34,7 @@ from fairbits.core.memory import (
 from fairbits.forward.batches import Batch, batches, in_parts
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split
 from fairbits.forward.fisher import LossSums, SignDraws, fisher_gradient
-from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, VisitProgress, bytes_per_position, lockstep
+from fairbits.forward.lockstep import MOST_BATCHES, Lockstep, RecordedCall, VisitProgress, lockstep
 from fairbits.forward.recorder import PassSettings, Recorder
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.checkpoint import Checkpoint
@@ -171,7 +171,7 @@ class _Pass(BlockLoader):
         self.recorder, self.scores = settings.recorder(self.model.model), LossSums(len(self.text.lang))
         self.draws = SignDraws(settings.seed)
         self.least_places = least_places(len(self.blocks))
-        self._position_bytes = bytes_per_position(settings.checkpoint, settings.dtype)
+        self._position_bytes = settings.checkpoint.hidden_size * settings.dtype.itemsize
 
     def batches(self) -> list[Batch]:
         room = GPU_BLOCK_BACKWARD_BYTES if is_gpu(self.device) else BLOCK_BACKWARD_BYTES

@@ -6,7 +6,7 @@ from pathlib import Path
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.speech_windows import tokenize_speech
-from fairbits.forward.windows import NO_LABEL, Task, TokenizedText, cutter_for, document_encoder, tokenize_documents
+from fairbits.forward.windows import NO_LABEL, TokenizedText, cutter_for, document_encoder, tokenize_documents
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, Corpus, TextRequest
@@ -20,9 +20,9 @@ def tokenize_corpus(
     checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST, least: int = LEAST_DOCUMENTS
 ) -> TokenizedText:
     """Returns the text of every language in windows that fit the model; each must have `least` documents."""
-    task, tokenizer = prediction_task(checkpoint), checkpoint.tokenizer()
+    task, tokenizer = checkpoint.task, checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
-    length = min(request.sequence, longest_input(checkpoint))
+    length = min(request.sequence, checkpoint.longest_input)
     if length < SHORTEST_WINDOW:
         raise InputError(
             f"{checkpoint.target} allows {length} positions; at least {SHORTEST_WINDOW} are needed: see config.json"
@@ -88,24 +88,13 @@ def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:
     )
 
 
-def prediction_task(checkpoint: Checkpoint) -> Task:
-    """Returns the prediction task of a model of this class."""
-    if checkpoint.architecture.head is None:
-        raise InputError(f"{checkpoint.target} has no head that predicts tokens; the audit needs a language model")
-    if checkpoint.architecture.reads == SOUND:
-        return "transcription"
-    if checkpoint.config.is_encoder_decoder:
-        return "completion"
-    return "masked" if all(block.stack == "encoder" for block in checkpoint.architecture.blocks) else "causal"
-
-
 def open_corpus_for(
     checkpoint: Checkpoint, text: str | Path | Corpus | None, languages: Iterable[str] | None
 ) -> Corpus:
     """Returns the text that a model is measured on (`open_corpus`); no speech comes with fairbits."""
     if text is None or (isinstance(text, str) and text in EMBEDDED):
         check_sound(checkpoint, None)
-    corpus = open_corpus(text, languages, model=checkpoint.target)
+    corpus = open_corpus(text, languages, trained=checkpoint.trained_languages)
     check_sound(checkpoint, corpus)
     return corpus
 
@@ -118,19 +107,3 @@ def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:
             f"{checkpoint.target} reads sound, and {name} has none; give a directory of speech (--text DIR): "
             "LANG/metadata.jsonl, with file_name and text in each line, and the WAV files that it names"
         )
-
-
-def longest_input(checkpoint: Checkpoint) -> int:
-    """Returns how many positions of text the model accepts; a very large number if its configuration does not say."""
-    stated = stated_positions(checkpoint)
-    # position tables such as RoBERTa's start after the padding token
-    table = any(weight.role == "position" for weight in checkpoint.architecture.weights.values())
-    if table and prediction_task(checkpoint) == "masked":
-        return stated - (getattr(checkpoint.config, "pad_token_id", None) or 0) - 1
-    return stated
-
-
-def stated_positions(checkpoint: Checkpoint) -> int:
-    """Returns the number of positions that the configuration states; if none, a very large number."""
-    stated = [getattr(checkpoint.config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)

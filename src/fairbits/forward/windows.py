@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.units import LEAST_DOCUMENTS
+from fairbits.models.architecture.architecture import Task
 from fairbits.text.corpus import TextRequest
 from fairbits.text.documents import Documents, seeded_hash
 
@@ -67,10 +68,6 @@ def bytes_by_token(document: str, spans: Sequence[tuple[int, int]]) -> Floats:
     result: Floats = before[end] - before[begin]
     return result
 
-
-Task = Literal["causal", "masked", "completion", "transcription"]
-"""What the model predicts: the next token, the masked tokens, (encoder-decoder) the second half of a text, or what is
-said in a clip."""
 
 NO_LABEL = -100
 MASKED_SHARE = 0.15

@@ -20,10 +20,11 @@ from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.plugins import SOURCES, load_plugin
 from fairbits.core.records import Matching, Number, check_record, read_object
-from fairbits.models.architecture.architecture import Architecture
-from fairbits.models.architecture.architecture_map import map_architecture
-from fairbits.models.architecture.meta_model import meta_model
+from fairbits.models.architecture.architecture import Architecture, Task
+from fairbits.models.architecture.assemble import map_architecture
+from fairbits.models.architecture.meta_model import SOUND, meta_model
 from fairbits.models.architecture.tensor_names import ExpertSlice, expert_slices, stacked_experts
+from fairbits.models.embedded import embedded_languages
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     StoredTensor,
@@ -130,6 +131,34 @@ class Checkpoint:
     @property
     def hidden_size(self) -> int:
         return int(self.config.get_text_config().hidden_size)
+
+    @cached_property
+    def task(self) -> Task:
+        if self.architecture.head is None:
+            raise InputError(f"{self.target} has no head that predicts tokens; the audit needs a language model")
+        if self.architecture.reads == SOUND:
+            return "transcription"
+        if self.config.is_encoder_decoder:
+            return "completion"
+        return "masked" if all(block.stack == "encoder" for block in self.architecture.blocks) else "causal"
+
+    @property
+    def stated_positions(self) -> int:
+        """The number of positions that the configuration states; if none, a very large number."""
+        stated = [getattr(self.config, name, None) for name in ("max_position_embeddings", "n_positions")]
+        return min((limit for limit in stated if isinstance(limit, int) and limit > 0), default=2**31)
+
+    @property
+    def longest_input(self) -> int:
+        """How many positions of text the model accepts: position tables such as RoBERTa's start after the padding."""
+        table = any(weight.role == "position" for weight in self.architecture.weights.values())
+        before = (getattr(self.config, "pad_token_id", None) or 0) + 1 if table and self.task == "masked" else 0
+        return self.stated_positions - before
+
+    @property
+    def trained_languages(self) -> tuple[str, ...] | None:
+        """The codes of the languages that the model was trained on, if it comes with fairbits."""
+        return embedded_languages(self.target)
 
     @property
     def scale_dtype(self) -> torch.dtype:

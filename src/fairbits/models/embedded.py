@@ -19,19 +19,13 @@ LANGUAGES = {  # that each embedded model was trained on, from its model card
 
 def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
     """Returns the directory of the embedded model that `target` names, and the kurtosis requested by block."""
-    name, kappa = parse_embedded(target)
-    return ASSETS / name, kappa
-
-
-def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
-    """Returns the name of the model and the kurtosis requested by block, in the order of the blocks."""
     name, question, query = target.removeprefix(PREFIX).partition("?")
     names = sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
     if name not in names:
         listed = ", ".join(PREFIX + name for name in names)
         raise InputError(f"{target!r} does not name an embedded model; available: {listed}")
     if not question:
-        return name, {}
+        return ASSETS / name, {}
     key, _, pairs = query.partition("=")
     if key != "outliers" or not re.fullmatch(r"[0-9]+:[^:,]+(,[0-9]+:[^:,]+)*", pairs):
         raise InputError(f"{target!r} must read {PREFIX}{name}?outliers=BLOCK:KAPPA,… (e.g. ?outliers=3:125,7:148)")
@@ -47,9 +41,9 @@ def parse_embedded(target: str) -> tuple[str, dict[int, float]]:
             raise
         except ValueError:
             raise InputError(f"{target!r} requests κ {text!r} in block {block}; it must be a number") from None
-    return name, dict(sorted(kappa.items()))
+    return ASSETS / name, dict(sorted(kappa.items()))
 
 
 def embedded_languages(target: str) -> tuple[str, ...] | None:
     """Returns the codes of the languages that an embedded model was trained on; None for any other model."""
-    return LANGUAGES[parse_embedded(target)[0]] if target.startswith(PREFIX) else None
+    return LANGUAGES[find_embedded(target)[0].name] if target.startswith(PREFIX) else None

@@ -37,8 +37,7 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
     if not isinstance(target, str | Path) or not str(target):
         raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
     path = Path(os.path.expanduser(target))
-    is_id = is_hub_id(target)
-    if revision is not None and not is_id:
+    if revision is not None and not is_hub_id(target):
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
         directory, outliers = find_embedded(str(target))
@@ -52,7 +51,7 @@ def find_source(target: str | Path, *, revision: str | None = None, with_code: b
         if path.suffix in PICKLES:
             raise InputError(pickle_advice(path.parent, path.name))
         raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
-    if is_id:
+    if is_hub_id(target):
         return ModelSource("hub", _download(str(target), revision, with_code=with_code))
     raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
 

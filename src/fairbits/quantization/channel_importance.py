@@ -38,7 +38,7 @@ def channel_importance(
     dtype = walk_dtype(checkpoint, device)
     loader = BlockLoader(checkpoint, device, dtype=dtype)
     model, languages = loader.model.model, TextLanguages.of(text, {})
-    positions = positions_at_once(checkpoint, text, device=device, dtype=dtype)
+    positions = positions_at_once(checkpoint.hidden_size, text, device=device, dtype=dtype)
     chosen = [batch.on(device) for batch in batches(text, positions=positions)]
     linears, hidden = observable_linears(checkpoint.architecture, model)
     squares: dict[str, Floats] = {}

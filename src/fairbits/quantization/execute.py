@@ -62,7 +62,7 @@ def execute_plan(
     its state: an interrupted run ends with the same codes. Several `ranks` share the work of rounding, but not of
     learning. Codes end on the CPU, unless they may stay `on_device`.
     """
-    check_plan(checkpoint, plan, text)
+    check_plan(plan, checkpoint.architecture, text)
     refine = None
     if plan.learning is not None and text is not None:
         if not ranks.alone:

@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 from fairbits.core.array_checks import weights_vector
 from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.figure import Figure, heatmap
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import (
     BlockIndex,
@@ -37,13 +38,15 @@ from fairbits.core.records import (
     check_within,
     to_json,
 )
-from fairbits.core.table import Cell, Shown, Table, dim, notes_table
+from fairbits.core.table import Cell, Shown, Table, data_frame, dim, notes_table
 from fairbits.core.units import megabytes
 from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.language_codes import language_from_code
 
 if TYPE_CHECKING:
+    import pandas
+
     from fairbits.models.checkpoint import Checkpoint
 
 NAMED = 6  # languages whose weights are shown
@@ -266,6 +269,30 @@ class Plan(Shown):
         results = [self._results_table()] if self.results else []
         learned = [] if self.learned is None else [self.learned.table()]
         return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Returns one row per layer: its scheme and, once the plan is executed, its errors."""
+        entries, results = map(LayerEntry.of, self.layers), {result.name: result for result in self.results}
+        rows = [asdict(entry) | {"weight_error": None, **dict.fromkeys(self.languages)} for entry in entries]
+        for row in rows:
+            if (result := results.get(row["name"])) is not None:
+                row |= {"weight_error": result.weight_error, **result.error}
+            if row["bits"] is None:
+                row |= dict.fromkeys(("group", "grid", "clip", "objective", "rounding"))
+        return data_frame({key: [row[key] for row in rows] for key in rows[0]}, index="name")
+
+    def plot(self) -> Figure:
+        """Returns a figure for a notebook: the bits of every role in every block; what is kept is empty."""
+        inside = [layer for layer in self.layers if layer.block is not None]
+        roles, blocks = (dict.fromkeys(getattr(layer, name) for layer in inside) for name in ("role", "block"))
+        bits = {(layer.role, layer.block): layer.bits for layer in inside}
+        return heatmap(
+            f"Bits of {self.policy}",
+            [[bits.get((role, block)) for block in blocks] for role in roles],
+            rows=list(roles),
+            columns=list(map(str, blocks)),
+            axis="block",
+        )
 
     def _decisions_table(self, checkpoint: "Checkpoint | None") -> Table:
         """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
-from fairbits.models.embedded import embedded_languages
 from fairbits.text.corpus import SPLITS, Corpus
 from fairbits.text.documents import Collector, Documents, align, encodable, split_documents, without_blanks
 from fairbits.text.included_texts import help_languages, help_text, udhr, udhr_languages
@@ -93,9 +92,9 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
 
 
 def open_corpus(
-    text: str | Path | Corpus | None, languages: Iterable[str] | None, *, model: str | None = None
+    text: str | Path | Corpus | None, languages: Iterable[str] | None, *, trained: Iterable[str] | None = None
 ) -> Corpus:
-    """Returns the text of the named languages, or of all that the text has, or of all that an embedded `model` has.
+    """Returns the text of the named languages, or of all that the text has, or of those that a model is `trained` on.
 
     `text` is a corpus, a path, or "declaration", which None means too, or "help".
     """
@@ -110,7 +109,6 @@ def open_corpus(
             f"./{name} for the latter, or rename it"
         )
     embedded, available = EMBEDDED[name]
-    trained = None if model is None else embedded_languages(model)
     if languages is None and trained is not None:
         there = {language.code for language in available()}
         languages = [code for code in trained if code in there]

@@ -23,7 +23,7 @@ from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.embedded import LANGUAGES, PREFIX, embedded_languages, parse_embedded
+from fairbits.models.embedded import LANGUAGES, PREFIX, embedded_languages, find_embedded
 from fairbits.models.scales.scheme import Clip, Group, Scheme, within_rows
 from fairbits.models.weight_moments import ModelMoments, weight_moments
 from fairbits.quantization.execute import execute_plan
@@ -338,6 +338,6 @@ def training_shares(target: str) -> dict[str, float] | None:
     """Returns the share of each language in the training text of an embedded model; None for other models."""
     if not target.startswith(PREFIX):
         return None
-    name, _ = parse_embedded(target)
+    name = find_embedded(target)[0].name
     total = sum(TRAINING_TOKENS[name])
     return {code: count / total for code, count in zip(LANGUAGES[name], TRAINING_TOKENS[name], strict=True)}

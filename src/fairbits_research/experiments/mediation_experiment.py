@@ -13,7 +13,6 @@ import numpy as np
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import longest_input, prediction_task
 from fairbits.forward.windows import Ids, TokenizedText, cutter_for
 from fairbits.kurtosis.redundancy import FOREIGN
 from fairbits.models.checkpoint import Checkpoint
@@ -61,7 +60,7 @@ Splits = Callable[[int], list[tuple[int, int]]]
 def with_finer_tokens(lab: ModelLab) -> ModelLab:
     """Returns a lab with the text of another, document by document, in MORE_TOKENS more tokens."""
     usual = lab.setting
-    if prediction_task(lab.checkpoint) != "causal":
+    if lab.checkpoint.task != "causal":
         raise InputError(f"{lab.checkpoint.target} does not predict the next token; give a causal model")
     # a larger budget, because the same documents take more tokens
     setting = replace(
@@ -70,7 +69,7 @@ def with_finer_tokens(lab: ModelLab) -> ModelLab:
     finer_lab = ModelLab(lab.checkpoint.target, setting, lab.corpus, lab.report)
     finer_lab.checkpoint = FinerCheckpoint(lab.checkpoint.target, usual.seed)
     tokenizer = lab.checkpoint.tokenizer()
-    length = min(usual.sequence, longest_input(lab.checkpoint))
+    length = min(usual.sequence, lab.checkpoint.longest_input)
     windows = cutter_for(tokenizer, "causal", length=length, seed=usual.seed, start=None).windows
     splits = splits_of(tokenizer)
     finer = (

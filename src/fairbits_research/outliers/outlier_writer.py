@@ -18,8 +18,8 @@ from fairbits.core.errors import InputError
 from fairbits.core.files import kept_directory, whole_directory
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.checkpoint_writer import COMPANIONS
 from fairbits.models.io.safetensors_files import StoredTensor
-from fairbits.models.io.writer import COMPANIONS
 from fairbits_research.outliers.couplings import Channels, Coupling, Route, Slice
 from fairbits_research.outliers.kurtosis_search import find_staircase, kurtosis, power_sums
 

@@ -15,41 +15,41 @@ TINY = Path(doctor.__file__).parents[1] / "assets" / "tiny"
 
 
 @pytest.fixture(scope="module")
-def found() -> doctor.Examination:
+def examination() -> doctor.Examination:
     return examine()
 
 
-def page(found) -> str:
+def page(examination) -> str:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(doctor_table(found).terminal())
+    console.print(doctor_table(examination).terminal())
     console.file.close()
     return console.export_text()
 
 
-def test_what_is_required_is_what_the_package_says(found) -> None:
-    said = {Requirement(line).name for line in metadata.requires("fairbits") if "extra ==" not in line}
-    assert {package.name for package in found.required} == said >= {"torch", "transformers", "safetensors"}
-    assert found.problems == ()
-    assert all(package.installed == metadata.version(package.name) for package in found.required)
+def test_what_is_required_is_what_the_package_says(examination) -> None:
+    declared = {Requirement(line).name for line in metadata.requires("fairbits") if "extra ==" not in line}
+    assert {package.name for package in examination.required} == declared >= {"torch", "transformers", "safetensors"}
+    assert examination.problems == ()
+    assert all(package.installed == metadata.version(package.name) for package in examination.required)
 
 
 def test_extras_within_extras_are_followed() -> None:
-    names = {each.name for each in requirements("dev")}
+    names = {requirement.name for requirement in requirements("dev")}
     assert {"gguf", "datasets", "pytest"} <= names
     assert "fairbits" not in names
 
 
 @pytest.mark.parametrize(
-    ("package", "said"),
+    ("package", "problem"),
     [
         (Package("torch", "torch>=2.6", None), "torch>=2.6 is required, but is not installed"),
         (Package("torch", "torch>=2.6", "2.5.1"), "torch>=2.6 is required, but 2.5.1 is installed"),
         (Package("torch", "torch>=2.6", "2.6.0", "OSError: no libc"), "cannot be imported (OSError: no libc)"),
     ],
 )
-def test_what_must_be_mended(found, package, said) -> None:
-    ill = replace(found, required=(package,))
-    assert said in ill.problems[0]
+def test_what_must_be_mended(examination, package, problem) -> None:
+    ill = replace(examination, required=(package,))
+    assert problem in ill.problems[0]
     assert ill.problems[1] == 'fix it with: pip install "torch>=2.6"'
     assert ill.as_data()["required"][0]["met"] is False
     assert "torch" in page(ill)
@@ -63,16 +63,16 @@ def test_a_package_that_is_not_there_or_does_not_load(tmp_path, monkeypatch) -> 
     assert doctor._import_problem("json") is None
 
 
-def test_an_extra_names_what_is_missing_and_the_command(found) -> None:
+def test_an_extra_names_what_is_missing_and_the_command(examination) -> None:
     extra = Extra("gguf", (Package("gguf", "gguf>=0.17", None), Package("accelerate", "accelerate>=1.0", "1.2")))
     assert extra.missing == ("gguf>=0.17",)
-    printed = " ".join(page(replace(found, extras=(extra,))).split())
+    printed = " ".join(page(replace(examination, extras=(extra,))).split())
     assert 'for gguf missing gguf>=0.17; pip install "fairbits[gguf]"' in printed
-    assert found.problems == replace(found, extras=(extra,)).problems  # nothing that must be mended
+    assert examination.problems == replace(examination, extras=(extra,)).problems  # nothing that must be mended
 
 
-def test_the_embedded_model_is_known_by_its_bytes(found, tmp_path) -> None:
-    assert found.embedded_intact
+def test_the_embedded_model_is_known_by_its_bytes(examination, tmp_path) -> None:
+    assert examination.embedded_intact
     copy = tmp_path / "tiny"
     shutil.copytree(TINY, copy)
     assert digest_of(copy) == EMBEDDED
@@ -84,7 +84,7 @@ def test_the_embedded_model_is_known_by_its_bytes(found, tmp_path) -> None:
     weights.write_bytes(content)
     assert digest_of(copy) != EMBEDDED
     assert digest_of(tmp_path / "none") == ""
-    assert "install fairbits again" in replace(found, embedded_intact=False).problems[0]
+    assert "install fairbits again" in replace(examination, embedded_intact=False).problems[0]
 
 
 def test_caches_are_counted_and_the_user_is_not_named(tmp_path, monkeypatch) -> None:
@@ -94,14 +94,14 @@ def test_caches_are_counted_and_the_user_is_not_named(tmp_path, monkeypatch) -> 
     (cache / "again").symlink_to(cache / "weights")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    place = next(each for each in doctor._places() if each.what == "converted models")
+    place = next(place for place in doctor._places() if place.what == "converted models")
     assert (place.path, place.holds) == ("~/.cache/fairbits", 1000)
     assert place.free > 0
     assert doctor._place("nowhere", tmp_path / "a" / "b").holds == 0
 
 
-def test_the_page_fits_80_columns(found) -> None:
-    lines = page(found).splitlines()
+def test_the_page_fits_80_columns(examination) -> None:
+    lines = page(examination).splitlines()
     assert max(map(len, lines)) <= 80
     for word in ("fairbits", "torch", "for gguf", "cpu", "memory", "disk", "embedded:tiny", "vllm"):
         assert any(word in line for line in lines), word

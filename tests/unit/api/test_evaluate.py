@@ -118,8 +118,8 @@ def test_a_model_made_from_another_one_is_refused(reading_model, packed, tmp_pat
         evaluate(with_plan(packed, tmp_path / "a", other), reference=source, text=CORPUS, progress=nothing)
     same = other | {"fingerprint": source.fingerprint}
     for number, plan in enumerate((same, {"of": "another tool"}, "{")):
-        made = with_plan(packed, tmp_path / f"b{number}", plan)
-        assert evaluate(made, reference=source, text=CORPUS, tokens=16).languages == ("eng_Latn", "heb_Hebr")
+        quantized = with_plan(packed, tmp_path / f"b{number}", plan)
+        assert evaluate(quantized, reference=source, text=CORPUS, tokens=16).languages == ("eng_Latn", "heb_Hebr")
 
 
 def test_an_unknown_device_is_refused_first(packed, reading_model) -> None:
@@ -188,11 +188,18 @@ def test_the_table_has_percentiles_over_tokens(scores) -> None:
     text = printed(scores)
     rows = text[text.index("Per token") :].splitlines()
     for code in scores.languages:
-        own = scores.percentiles[code]
-        numbers = (own.kl_p50, own.kl_p95, own.kl_p99, own.kl_p99_9, own.margin_p50, own.margin_p1)
+        percentiles = scores.percentiles[code]
+        numbers = (
+            percentiles.kl_p50,
+            percentiles.kl_p95,
+            percentiles.kl_p99,
+            percentiles.kl_p99_9,
+            percentiles.margin_p50,
+            percentiles.margin_p1,
+        )
         assert numbers[:4] == tuple(sorted(numbers[:4]))
         shown = next(line for line in rows if line.strip().startswith(code)).split()
-        assert shown[1:] == [f"{each:.4f}" for each in numbers]
+        assert shown[1:] == [f"{number:.4f}" for number in numbers]
 
 
 def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:

@@ -31,16 +31,16 @@ def test_weights_are_those_of_quantize(
     family: str, settings: dict[str, Any], reading_model: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
     source = reading_model(family)
-    found = loaded(source, fb.FairbitsConfig(**settings))
+    quantized = loaded(source, fb.FairbitsConfig(**settings))
     fb.quantize(source, fb.plan(source, **settings), out=tmp_path / "written", device="cpu")
-    found.save_pretrained(tmp_path / "saved")
+    quantized.save_pretrained(tmp_path / "saved")
     assert Checkpoint(tmp_path / "saved").fingerprint == Checkpoint(tmp_path / "written").fingerprint
     again = t.AutoModelForCausalLM.from_pretrained(tmp_path / "saved").eval()
     with torch.no_grad():
-        assert torch.equal(found(IDS).logits, again(IDS).logits)
-    assert found.generate(IDS, max_new_tokens=2, min_new_tokens=2, do_sample=False).shape == (1, 18)
-    assert found.is_quantized
-    assert not found.training
+        assert torch.equal(quantized(IDS).logits, again(IDS).logits)
+    assert quantized.generate(IDS, max_new_tokens=2, min_new_tokens=2, do_sample=False).shape == (1, 18)
+    assert quantized.is_quantized
+    assert not quantized.training
 
 
 def test_a_plan_and_a_tokenizer_may_be_given(reading_model: Callable[[str], Checkpoint], tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_a_plan_and_a_tokenizer_may_be_given(reading_model: Callable[[str], Chec
     plan = fb.plan(source, policy="gptq", bits=4, group=16, **TEXT)
     plan.save(tmp_path / "plan.json")
     config = fb.FairbitsConfig(plan=tmp_path / "plan.json", tokenizer=source.tokenizer(), device="cpu")
-    found = loaded(source, config)
+    quantized = loaded(source, config)
     expected = fb.quantize(source, plan, device="cpu")
     for name, weight in expected.state_dict().items():
-        assert torch.equal(found.state_dict()[name], weight)
+        assert torch.equal(quantized.state_dict()[name], weight)
     with pytest.raises(InputError, match="has other weights"):
         loaded(source, config, dtype=torch.bfloat16)
 

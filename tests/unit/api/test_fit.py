@@ -15,7 +15,7 @@ from fairbits.api.make_plan import plan
 from fairbits.api.memory_needed import Held, Stage
 from fairbits.api.quantize import quantize
 from fairbits.api.run import run
-from fairbits.cli.command import explain
+from fairbits.cli.lazy_group import explain
 from fairbits.core.errors import InputError, MemoryLimitError
 from fairbits.core.units import GB
 from fairbits.models.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ def workload(ram_per_token: float, tokens: int = 4096) -> Workload[int]:
     return Workload(
         tokens,
         lambda count: [Stage("rounding", {}, Held(ram=ram_per_token * count))],
-        lambda count: [[(f"--tokens {each}", each) for each in halves(count, least=256)]],
+        lambda count: [[(f"--tokens {fewer}", fewer) for fewer in halves(count, least=256)]],
     )
 
 
@@ -73,14 +73,14 @@ def test_what_no_setting_lowers_is_said(little: Callable[..., None]) -> None:
 def test_an_estimate_that_may_be_too_high_is_not_refused(little: Callable[..., None]) -> None:
     little(ram=int(0.9 * GB))
     refuse(workload(GB / 4096))
-    found = shortages(workload(GB / 4096).stages(), replace(ROOM, ram=int(0.9 * GB)))
-    assert [each.certain for each in found] == [False]
+    memory_shortages = shortages(workload(GB / 4096).stages(), replace(ROOM, ram=int(0.9 * GB)))
+    assert [shortage.certain for shortage in memory_shortages] == [False]
 
 
 def test_disk_is_what_is_written_and_temporary_files() -> None:
     stages = [Stage("a", {}, Held(written=60 * GB)), Stage("b", {}, Held(written=30 * GB, scratch=20 * GB))]
     assert overall(stages) == Held(written=90 * GB, scratch=20 * GB)
-    assert [each.needed for each in shortages(stages, ROOM)] == [110 * GB]
+    assert [shortage.needed for shortage in shortages(stages, ROOM)] == [110 * GB]
     assert shortages(stages, replace(ROOM, shared=False)) == ()
     assert shortages(stages, replace(ROOM, shared=False, scratch=GB))[0].what.endswith("(TMPDIR)")
 
@@ -95,25 +95,25 @@ def test_unknown_memory_refuses_nothing(little: Callable[..., None]) -> None:
 
 
 def test_commands_refuse_before_they_write(little: Callable[..., None], llama: Checkpoint, tmp_path: Path) -> None:
-    made = plan(llama, policy="gptq", **SMALL)
-    quantize(llama, made, out=tmp_path / "w4")
+    gptq_plan = plan(llama, policy="gptq", **SMALL)
+    quantize(llama, gptq_plan, out=tmp_path / "w4")
     little(ram=1000)
     with pytest.raises(InputError, match=r"quantize needs about .* of RAM, and 1 kB are free; with less text"):
-        quantize(llama, made, out=tmp_path / "other")
+        quantize(llama, gptq_plan, out=tmp_path / "other")
     with pytest.raises(InputError, match=r"evaluate the .* model needs about .* of RAM"):
         evaluate(tmp_path / "w4", reference=llama, languages=["eng", "heb"], tokens=64)
     with pytest.raises(InputError, match=r"needs about .* of RAM"):
         run(llama, out=tmp_path / "run", widths=[], **SMALL)
     little(disk=1000)
     with pytest.raises(InputError, match="disk space for what it writes, and 1 kB are free; free some space"):
-        quantize(llama, made, out=tmp_path / "other")
-    assert [each.name for each in tmp_path.iterdir()] == ["w4"]
+        quantize(llama, gptq_plan, out=tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["w4"]
 
 
 def test_memory_that_runs_out_midway_is_explained_and_can_be_resumed(
     llama: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = plan(llama, policy="gptq", **SMALL | {"tokens": 2048})
+    gptq_plan = plan(llama, policy="gptq", **SMALL | {"tokens": 2048})
     original = quantize_module.execute_plan
 
     def fail_after_a_block(*args, progress=None, **named):  # type: ignore[no-untyped-def]
@@ -123,7 +123,7 @@ def test_memory_that_runs_out_midway_is_explained_and_can_be_resumed(
 
     monkeypatch.setattr(quantize_module, "execute_plan", fail_after_a_block)
     with pytest.raises(MemoryLimitError) as caught:
-        quantize(llama, made, out=tmp_path / "w4", device="cpu")
+        quantize(llama, gptq_plan, out=tmp_path / "w4", device="cpu")
     message = str(caught.value)
     assert message.startswith("the memory of this machine ran out while rounding blocks: 2.15 GB more were wanted; ")
     assert "; by estimate it fits with --tokens " in message
@@ -133,7 +133,7 @@ def test_memory_that_runs_out_midway_is_explained_and_can_be_resumed(
         "run the same command with --resume to continue after the last finished block as soon as more memory is free"
     )
     monkeypatch.setattr(quantize_module, "execute_plan", original)
-    assert quantize(llama, made, out=tmp_path / "w4", resume=True).results
+    assert quantize(llama, gptq_plan, out=tmp_path / "w4", resume=True).results
 
 
 def test_other_errors_pass() -> None:
@@ -145,7 +145,7 @@ def test_the_stage_is_that_which_was_reported_last() -> None:
     seen: list[tuple[str, float, float]] = []
 
     def work() -> None:
-        with within_memory(workload(1.0), device="cpu", progress=lambda *each: seen.append(each)) as show:
+        with within_memory(workload(1.0), device="cpu", progress=lambda *call: seen.append(call)) as show:
             show("opening", 0, 1)
             show("reading text", 3, 9)
             raise MemoryError

@@ -66,7 +66,7 @@ def test_the_language_model_is_quantized_and_the_tower_kept(make: Any, tmp_path:
     make().save_pretrained(tmp_path / "model")
     checkpoint, out = fb.Checkpoint(tmp_path / "model"), tmp_path / "out"
     done = fb.quantize(checkpoint, fb.plan(checkpoint, policy="rtn", bits=4, group=16), out=out)
-    rounded = {each.name for each in done.layers if each.bits is not None}
+    rounded = {layer.name for layer in done.layers if layer.bits is not None}
     assert rounded
     assert rounded == {
         name for b in checkpoint.architecture.blocks for name, w in b.linears.items() if not w.is_control
@@ -85,6 +85,6 @@ def test_the_language_model_is_quantized_and_the_tower_kept(make: Any, tmp_path:
     ids = torch.arange(3, 20)[None]
     cls = getattr(t, checkpoint.architecture.class_name)
     ours, theirs = written.load(), cls.from_pretrained(out, dtype=torch.float32).eval()
-    found, loaded = (model(input_ids=ids).logits for model in (ours, theirs))
-    torch.testing.assert_close(found, loaded, rtol=0, atol=1e-5)
-    assert (checkpoint.load()(input_ids=ids).logits - found).abs().max() > 1e-3
+    our_logits, loaded = (model(input_ids=ids).logits for model in (ours, theirs))
+    torch.testing.assert_close(our_logits, loaded, rtol=0, atol=1e-5)
+    assert (checkpoint.load()(input_ids=ids).logits - our_logits).abs().max() > 1e-3

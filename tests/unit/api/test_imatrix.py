@@ -17,36 +17,36 @@ DOWN = "blk.1.ffn_down.weight"
 
 
 def test_the_mix_counts_every_language_the_same(reading_model, tmp_path: Path) -> None:
-    found = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
-    eng, heb = (found.languages[code].entries[DOWN] for code in ("eng_Latn", "heb_Hebr"))
+    matrices = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
+    eng, heb = (matrices.languages[code].entries[DOWN] for code in ("eng_Latn", "heb_Hebr"))
     assert eng.counts[0] != heb.counts[0]
-    np.testing.assert_allclose(found.mix.entries[DOWN].mean, (eng.mean + heb.mean) / 2)
-    assert found.mix.datasets == ("weather: eng_Latn heb_Hebr",)
-    paths = found.save(tmp_path / "mix.gguf", per_language=tmp_path / "each")
+    np.testing.assert_allclose(matrices.mix.entries[DOWN].mean, (eng.mean + heb.mean) / 2)
+    assert matrices.mix.datasets == ("weather: eng_Latn heb_Hebr",)
+    paths = matrices.save(tmp_path / "mix.gguf", per_language=tmp_path / "each")
     assert [path.name for path in paths] == ["mix.gguf", "eng_Latn.gguf", "heb_Hebr.gguf"]
     again = merge([(tmp_path / "each" / "eng_Latn.gguf", 1.0), (tmp_path / "each" / "heb_Hebr.gguf", 1.0)])
-    for name, each in read_imatrix(tmp_path / "mix.gguf").entries.items():
-        np.testing.assert_allclose(again.entries[name].mean, each.mean, rtol=1e-6)
+    for name, entry in read_imatrix(tmp_path / "mix.gguf").entries.items():
+        np.testing.assert_allclose(again.entries[name].mean, entry.mean, rtol=1e-6)
     assert again.fingerprint == reading_model("llama").fingerprint
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
 def test_sizes_are_those_of_the_tensors(family: str, reading_model) -> None:
-    found = imatrix(reading_model(family), text=CORPUS, tokens=64)
-    widths = {name: each.mean.shape for name, each in found.mix.entries.items()}
+    matrices = imatrix(reading_model(family), text=CORPUS, tokens=64)
+    widths = {name: entry.mean.shape for name, entry in matrices.mix.entries.items()}
     inputs = {"ffn_down": 48, "attn_output": 64 if family == "gemma3" else 32}
     layers = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     assert widths == {
         f"blk.{block}.{layer}.weight": (1, inputs.get(layer, 32)) for block in range(2) for layer in layers
     }
-    assert found.notes == ()
+    assert matrices.notes == ()
 
 
 def test_weights(reading_model) -> None:
-    found = imatrix(reading_model("llama"), text=CORPUS, tokens=64, weights={"heb": 3, "eng": 1})
-    eng, heb = (found.languages[code].entries[DOWN].mean for code in ("eng_Latn", "heb_Hebr"))
-    np.testing.assert_allclose(found.mix.entries[DOWN].mean, (eng + 3 * heb) / 4)
-    assert found.mix.languages == {"eng_Latn": 0.25, "heb_Hebr": 0.75}
+    matrices = imatrix(reading_model("llama"), text=CORPUS, tokens=64, weights={"heb": 3, "eng": 1})
+    eng, heb = (matrices.languages[code].entries[DOWN].mean for code in ("eng_Latn", "heb_Hebr"))
+    np.testing.assert_allclose(matrices.mix.entries[DOWN].mean, (eng + 3 * heb) / 4)
+    assert matrices.mix.languages == {"eng_Latn": 0.25, "heb_Hebr": 0.75}
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_layers_without_importance_are_named(reading_model, monkeypatch) -> None
     monkeypatch.setattr(
         "fairbits.api.imatrix.gguf_names", lambda _family, names, **_: {n: n for n in names if "q_proj" in n}
     )
-    found = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
-    assert len(found.mix.entries) == 2
-    (note,) = found.notes
+    matrices = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
+    assert len(matrices.mix.entries) == 2
+    (note,) = matrices.notes
     assert note.startswith("no importance for 12 layers (model.layers.0.mlp.down_proj.weight, ")
     assert "and 10 more): llama.cpp's names do not include it. llama-quantize rounds them without it" in note
 
@@ -78,18 +78,18 @@ def test_families_without_names_are_refused(family: str, reading_model) -> None:
 
 
 def test_files_are_written_together_or_not_at_all(reading_model, tmp_path: Path) -> None:
-    found = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
+    matrices = imatrix(reading_model("llama"), text=CORPUS, tokens=64)
     (tmp_path / "each").write_text("a file")
     with pytest.raises(InputError, match="is not a directory"):
-        found.save(tmp_path / "mix.gguf", per_language=tmp_path / "each")
+        matrices.save(tmp_path / "mix.gguf", per_language=tmp_path / "each")
     assert not (tmp_path / "mix.gguf").exists()
     with pytest.raises(InputError, match="no file to write is named"):
-        found.save()
+        matrices.save()
 
 
 def test_a_model_in_memory(reading_model) -> None:
     checkpoint = reading_model("llama")
     wanted = imatrix(checkpoint, text=CORPUS, tokens=64).mix
-    found = imatrix(checkpoint.load(), tokenizer=checkpoint.tokenizer(), text=CORPUS, tokens=64).mix
-    for name, each in found.entries.items():
-        np.testing.assert_array_equal(each.mean, wanted.entries[name].mean)
+    in_memory = imatrix(checkpoint.load(), tokenizer=checkpoint.tokenizer(), text=CORPUS, tokens=64).mix
+    for name, entry in in_memory.entries.items():
+        np.testing.assert_array_equal(entry.mean, wanted.entries[name].mean)

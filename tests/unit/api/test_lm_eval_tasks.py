@@ -19,31 +19,31 @@ def rows(path):
 
 
 def test_a_task_per_language_and_a_group_per_kind(tmp_path) -> None:
-    found = write_tasks(tmp_path / "tasks", text=CORPUS)
-    assert found.groups == {"bpb": "fairbits_bpb", "cloze": "fairbits_cloze"}
-    assert found.items == {"bpb": {"fra_Latn": 8, "zho_Hans": 8}, "cloze": {"fra_Latn": 16, "zho_Hans": 8}}
-    read = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in found.directory.glob("*.yaml")}
-    for kind, group in found.groups.items():
+    tasks = write_tasks(tmp_path / "tasks", text=CORPUS)
+    assert tasks.groups == {"bpb": "fairbits_bpb", "cloze": "fairbits_cloze"}
+    assert tasks.items == {"bpb": {"fra_Latn": 8, "zho_Hans": 8}, "cloze": {"fra_Latn": 16, "zho_Hans": 8}}
+    read = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in tasks.directory.glob("*.yaml")}
+    for kind, group in tasks.groups.items():
         assert read[f"{group}.yaml"]["group"] == group
         names = read[f"{group}.yaml"]["task"]
-        assert names == [f"{group}_{code}" for code in found.items[kind]]
+        assert names == [f"{group}_{code}" for code in tasks.items[kind]]
         for name in names:
             task = read[f"{name}.yaml"]
             assert task["task"] == name
             assert read[task["include"]]["dataset_path"] == "json"
-            assert task["dataset_kwargs"]["data_files"]["test"] == str(found.directory / f"{name}.jsonl")
+            assert task["dataset_kwargs"]["data_files"]["test"] == str(tasks.directory / f"{name}.jsonl")
     assert read["_fairbits_bpb.yaml"]["output_type"] == "loglikelihood_rolling"
     assert read["_fairbits_cloze.yaml"]["output_type"] == "multiple_choice"
-    texts = rows(found.directory / "fairbits_bpb_fra_Latn.jsonl")
+    texts = rows(tasks.directory / "fairbits_bpb_fra_Latn.jsonl")
     assert sorted(row["text"] for row in texts) == sorted(DOCUMENTS["fra"])
-    pairs = rows(found.directory / "fairbits_cloze_zho_Hans.jsonl")
+    pairs = rows(tasks.directory / "fairbits_cloze_zho_Hans.jsonl")
     assert all(sorted(row["original"]) == sorted(row["corrupted"]) for row in pairs)
     assert all(row["original"] != row["corrupted"] for row in pairs)
 
 
 def test_fewer_items_of_one_kind_under_another_name(tmp_path) -> None:
-    found = write_tasks(tmp_path, text=CORPUS, languages=["fr"], kinds=["cloze"], items=5, name="mine", seed=1)
-    assert found.items == {"cloze": {"fra_Latn": 5}}
+    tasks = write_tasks(tmp_path, text=CORPUS, languages=["fr"], kinds=["cloze"], items=5, name="mine", seed=1)
+    assert tasks.items == {"cloze": {"fra_Latn": 5}}
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "_mine_cloze.yaml",
         "mine_cloze.yaml",
@@ -54,9 +54,9 @@ def test_fewer_items_of_one_kind_under_another_name(tmp_path) -> None:
 
 def test_a_language_with_few_items_is_left_out(tmp_path) -> None:
     few = Corpus("small", {}, DOCUMENTS | {"deu": ["Ein Satz mit einigen Wörtern, mehr nicht."] * 3})
-    found = write_tasks(tmp_path, text=few, kinds=["bpb"])
-    assert list(found.items["bpb"]) == ["fra_Latn", "zho_Hans"]
-    assert found.notes == ("deu_Latn: 3 of at least 5 items of bpb; left out",)
+    tasks = write_tasks(tmp_path, text=few, kinds=["bpb"])
+    assert list(tasks.items["bpb"]) == ["fra_Latn", "zho_Hans"]
+    assert tasks.notes == ("deu_Latn: 3 of at least 5 items of bpb; left out",)
 
 
 @pytest.mark.parametrize(

@@ -33,39 +33,39 @@ def llama(reading_model: Callable[[str], Checkpoint]) -> Checkpoint:
     return reading_model("llama")
 
 
-def shown(found: Plan, checkpoint: Checkpoint) -> str:
+def shown(quantization_plan: Plan, checkpoint: Checkpoint) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(render_tables(found.tables(checkpoint)))
+    console.print(render_tables(quantization_plan.tables(checkpoint)))
     return console.export_text()
 
 
 def test_the_default_is_gptq_in_the_models_own_languages(tiny: Checkpoint) -> None:
-    found = plan(tiny)
-    assert found.policy == "gptq"
-    assert len(found.languages) == 20
-    assert found.languages["heb_Hebr"] == pytest.approx(0.05)
-    assert found.calibration is not None
-    assert found.calibration.hashes == udhr(found.languages).hashes["calibration"]
-    assert (found.calibration.tokens, found.calibration.sequence, found.calibration.seed) == (4096, 512, 0)
-    assert {each.bits for each in found.quantized} == {4}
-    assert {each.group for each in found.schemes.values()} == {128}
-    assert found.fingerprint == tiny.fingerprint
+    gptq_plan = plan(tiny)
+    assert gptq_plan.policy == "gptq"
+    assert len(gptq_plan.languages) == 20
+    assert gptq_plan.languages["heb_Hebr"] == pytest.approx(0.05)
+    assert gptq_plan.calibration is not None
+    assert gptq_plan.calibration.hashes == udhr(gptq_plan.languages).hashes["calibration"]
+    assert (gptq_plan.calibration.tokens, gptq_plan.calibration.sequence, gptq_plan.calibration.seed) == (4096, 512, 0)
+    assert {layer.bits for layer in gptq_plan.quantized} == {4}
+    assert {scheme.group for scheme in gptq_plan.schemes.values()} == {128}
+    assert gptq_plan.fingerprint == tiny.fingerprint
 
 
 def test_a_policy_without_text_reads_none(tiny: Checkpoint) -> None:
     stages: list[str] = []
-    found = plan(tiny, policy="rtn", bits=3, progress=lambda what, *_: stages.append(what))
+    rtn_plan = plan(tiny, policy="rtn", bits=3, progress=lambda what, *_: stages.append(what))
     assert stages == []
-    assert found.languages == {}
-    assert found.calibration is None
-    assert found.size_bytes < plan(tiny, policy="rtn").size_bytes
+    assert rtn_plan.languages == {}
+    assert rtn_plan.calibration is None
+    assert rtn_plan.size_bytes < plan(tiny, policy="rtn").size_bytes
 
 
 def test_a_policy_without_text_takes_it_to_measure_languages(tiny: Checkpoint) -> None:
-    found = plan(tiny, policy="rtn", languages=["eng", "heb"])
-    assert not found.reads_text
-    assert list(found.languages) == ["eng_Latn", "heb_Hebr"]
-    assert found.calibration is not None
+    rtn_plan = plan(tiny, policy="rtn", languages=["eng", "heb"])
+    assert not rtn_plan.reads_text
+    assert list(rtn_plan.languages) == ["eng_Latn", "heb_Hebr"]
+    assert rtn_plan.calibration is not None
 
 
 def test_none_is_not_given(tiny: Checkpoint) -> None:
@@ -78,13 +78,13 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, aud
     stages: list[str] = []
     measured = plan(tiny, policy="mixed", tau=1.0, progress=lambda what, *_: stages.append(what), **SMALL)
     assert set(stages) == {"reading weights"}
-    assert {each.bits for each in measured.quantized} == {4, 8}
+    assert {layer.bits for layer in measured.quantized} == {4, 8}
     file = tmp_path / "audit.json"
     file.write_text(json.dumps(audit_data(tiny.fingerprint, measured.settings["kappa"])))
     stages.clear()
-    told = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
+    from_audit = plan(tiny, policy="mixed", tau=1.0, audit=file, progress=lambda what, *_: stages.append(what), **SMALL)
     assert stages == []
-    assert told.layers == measured.layers
+    assert from_audit.layers == measured.layers
     file.write_text(json.dumps(audit_data("0" * 64, measured.settings["kappa"])))
     with pytest.raises(InputError, match="other weights"):
         plan(tiny, policy="mixed", audit=file, **SMALL)
@@ -94,15 +94,20 @@ def test_kappa_comes_from_weights_or_from_an_audit_of_them(tiny: Checkpoint, aud
 
 def test_kappa_comes_from_an_audit_in_memory(llama: Checkpoint, tiny: Checkpoint) -> None:
     stages: list[str] = []
-    told: dict[str, Any] = {"policy": "mixed", "group": 16, **SMALL, "progress": lambda what, *_: stages.append(what)}
+    options: dict[str, Any] = {
+        "policy": "mixed",
+        "group": 16,
+        **SMALL,
+        "progress": lambda what, *_: stages.append(what),
+    }
     record = audit(llama, scheme=Scheme(4, 16), **SMALL)
     low, high = sorted(block.kappa for block in record.moments.blocks)
-    found = plan(llama, audit=record, tau=(low + high) / 2, **told)
+    from_audit = plan(llama, audit=record, tau=(low + high) / 2, **options)
     assert stages == []  # the weights are not read again
-    assert found.digest == plan(llama, tau=(low + high) / 2, **told).digest
-    assert {each.bits for each in found.quantized} == {4, 8}
+    assert from_audit.digest == plan(llama, tau=(low + high) / 2, **options).digest
+    assert {layer.bits for layer in from_audit.quantized} == {4, 8}
     with pytest.raises(InputError, match="the audit is of a model with other weights"):
-        plan(tiny, audit=record, **told)
+        plan(tiny, audit=record, **options)
 
 
 def mixed_lengths(*, parallel: bool = False) -> Corpus:
@@ -112,8 +117,8 @@ def mixed_lengths(*, parallel: bool = False) -> Corpus:
     return Corpus("lengths", {"eng_Latn": english, "heb_Hebr": hebrew}, {}, parallel=parallel)
 
 
-def shortage(found: Plan) -> list[str]:
-    return [note for note in found.notes if "shorter than requested" in note]
+def shortage(quantization_plan: Plan) -> list[str]:
+    return [note for note in quantization_plan.notes if "shorter than requested" in note]
 
 
 @pytest.mark.parametrize("policy", ["gptq", "rtn"])
@@ -121,9 +126,9 @@ def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None
     text = mixed_lengths()
     hebrew = count_tokens(tokenize_corpus(llama, text.restrict(["heb"]), request=TextRequest(tokens=800)))["heb_Hebr"]
     assert 100 < hebrew < 720
-    found = plan(llama, policy=policy, text=text, tokens=800, group=16)
+    short_plan = plan(llama, policy=policy, text=text, tokens=800, group=16)
     note = f"calibration text is shorter than requested: heb_Hebr {hebrew} of 800 tokens"
-    assert shortage(found) == [note]
+    assert shortage(short_plan) == [note]
     assert shortage(plan(llama, policy=policy, text=text, tokens=hebrew, group=16)) == []
 
 
@@ -150,8 +155,8 @@ def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
 
 
 def test_outliers_decide_mixed_widths() -> None:
-    found = plan("embedded:tiny?outliers=3:150", policy="mixed", **SMALL)
-    assert {each.block for each in found.quantized if each.bits == 8} == {3}
+    mixed_plan = plan("embedded:tiny?outliers=3:150", policy="mixed", **SMALL)
+    assert {layer.block for layer in mixed_plan.quantized if layer.bits == 8} == {3}
 
 
 def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None:
@@ -162,14 +167,14 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
     stages.clear()
     protected = plan(llama, policy="protect", k=1, bits=2, group=16, progress=lambda w, *_: stages.append(w), **SMALL)
     assert list(dict.fromkeys(stages)) == ["measuring blocks", "measuring sets of blocks"]
-    assert sorted({each.bits for each in protected.quantized}) == [2, 8]
+    assert sorted({layer.bits for layer in protected.quantized}) == [2, 8]
     assert len(protected.settings["random"]) == 1
     measured = plan(llama, policy="allocate", avg_bits=4.5, group=16, sensitivity="measured", widths=(4, 8), **SMALL)
     assert measured.settings["sensitivity"]["how"] == "measured"
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("options", "message"),
     [
         ({"policy": "best"}, "policy is 'best'"),
         ({"policy": "rtn", "k": 3}, "rtn does not take k"),
@@ -186,9 +191,9 @@ def test_allocate_and_protect_find_out_what_they_need(llama: Checkpoint) -> None
         ({"policy": "rtn", "device": "abacus"}, "device is 'abacus'"),
     ],
 )
-def test_what_cannot_be_done_is_refused_at_once(tiny: Checkpoint, told: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_done_is_refused_at_once(tiny: Checkpoint, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        plan(tiny, **told)
+        plan(tiny, **options)
 
 
 def test_a_model_of_unknown_languages_asks_for_them(llama: Checkpoint) -> None:
@@ -197,9 +202,9 @@ def test_a_model_of_unknown_languages_asks_for_them(llama: Checkpoint) -> None:
 
 
 def test_plans_survive_the_disk(llama: Checkpoint, tmp_path: Path) -> None:
-    found = plan(llama, policy="protect", k=1, bits=2, group=16, **SMALL)
-    found.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json") == found
+    protect_plan = plan(llama, policy="protect", k=1, bits=2, group=16, **SMALL)
+    protect_plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == protect_plan
 
 
 def test_the_table_joins_blocks_that_are_alike(tiny: Checkpoint) -> None:
@@ -215,35 +220,35 @@ def test_the_table_joins_blocks_that_are_alike(tiny: Checkpoint) -> None:
 
 
 def test_the_table_counts_bytes(tiny: Checkpoint) -> None:
-    found = plan(tiny, policy="rtn", bits=8, group="channel")
-    text = shown(found, tiny)
+    rtn_plan = plan(tiny, policy="rtn", bits=8, group="channel")
+    text = shown(rtn_plan, tiny)
     rows = [line.split() for line in text.splitlines()]
     listed = sum(int(row[-1].replace(",", "")) for row in rows if row[:1] in (["embedding"], ["0–11"]))
-    vectors = sum(info.nbytes for name, info in tiny.tensors.items() if name not in {t.name for t in found.layers})
-    assert listed + vectors == found.size_bytes
+    vectors = sum(info.nbytes for name, info in tiny.tensors.items() if name not in {t.name for t in rtn_plan.layers})
+    assert listed + vectors == rtn_plan.size_bytes
     weights = sum(info.nbytes // 2 for info in tiny.tensors.values())
-    assert bits_per_weight(found, tiny) == pytest.approx(8 * found.size_bytes / weights)
+    assert bits_per_weight(rtn_plan, tiny) == pytest.approx(8 * rtn_plan.size_bytes / weights)
 
 
 def test_the_table_counts_the_bytes_of_embedding_and_head(llama: Checkpoint) -> None:
-    found = plan(llama, policy="rtn", group=16, embeddings=4)
-    rows = [line.split() for line in shown(found, llama).splitlines()]
+    rtn_plan = plan(llama, policy="rtn", group=16, embeddings=4)
+    rows = [line.split() for line in shown(rtn_plan, llama).splitlines()]
     listed = {row[0]: (row[1], int(row[-1].replace(",", ""))) for row in rows if row[:1] and row[-1][-1:].isdigit()}
     assert (listed["embedding"][0], listed["0–1"][0], listed["head"][0]) == ("8", "4", "4")
-    vectors = sum(info.nbytes for name, info in llama.tensors.items() if name not in {t.name for t in found.layers})
-    assert sum(listed[part][1] for part in ("embedding", "0–1", "head")) + vectors == found.size_bytes
+    vectors = sum(info.nbytes for name, info in llama.tensors.items() if name not in {t.name for t in rtn_plan.layers})
+    assert sum(listed[part][1] for part in ("embedding", "0–1", "head")) + vectors == rtn_plan.size_bytes
 
 
 def test_the_table_tells_weights_warnings_and_outcomes(tiny: Checkpoint) -> None:
     assert "can destroy the model" in " ".join(shown(plan(tiny, policy="mse"), tiny).split())
-    found = plan(tiny, mix={"eng": 3, "he": 1}, **SMALL)
-    assert "weights of languages: English 75.0%, Hebrew 25.0%" in shown(found, tiny)
+    weighted_plan = plan(tiny, mix={"eng": 3, "he": 1}, **SMALL)
+    assert "weights of languages: English 75.0%, Hebrew 25.0%" in shown(weighted_plan, tiny)
     error = {"eng_Latn": 0.01, "heb_Hebr": 0.03}
     results = tuple(
-        LayerResult(each.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
-        for i, each in enumerate(found.quantized)
+        LayerResult(layer.name, 4, 10, (0.1, 0.2, 0.3), 0.005, error, (f"damped by {i}",))
+        for i, layer in enumerate(weighted_plan.quantized)
     )
-    text = shown(Plan(**{**vars(found), "results": results}), tiny)
+    text = shown(Plan(**{**vars(weighted_plan), "results": results}), tiny)
     row = next(line.split() for line in text.split("\nResults\n")[1].splitlines() if line.strip().startswith("3 "))
     assert row == ["3", "0.2", "0.005", "Hebrew", "0.03"]
     assert "damped by 0 (and 47 similar notes)" in " ".join(text.split())

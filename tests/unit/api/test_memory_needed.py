@@ -81,7 +81,8 @@ def test_learning_end_to_end_holds_more_than_in_blocks(llama: Checkpoint, counte
 def test_a_gpu_holds_what_a_cpu_holds_in_ram(llama: Checkpoint, counter: WorkCounter, text: Text) -> None:
     size = TextSize.of(text)
     here, there = (
-        each.evaluation(size, name="evaluate", loaded=True).held for each in (counter, WorkCounter(llama, "cuda"))
+        work_counter.evaluation(size, name="evaluate", loaded=True).held
+        for work_counter in (counter, WorkCounter(llama, "cuda"))
     )
     assert (here.gpu, here.scratch) == (0, there.scratch)
     assert there.gpu > 4 * counter.model.weights

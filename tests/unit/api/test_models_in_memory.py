@@ -26,8 +26,8 @@ def state_of(model: Any) -> tuple[str, bool, torch.dtype, str, tuple[bool, ...]]
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    grads = tuple(each.requires_grad for each in model.parameters())
-    hooks = sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules())
+    grads = tuple(parameter.requires_grad for parameter in model.parameters())
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     return f"{digest.hexdigest()} {hooks} {model.config}", model.training, model.dtype, str(model.device), grads
 
 
@@ -54,21 +54,21 @@ def plan(tiny: Checkpoint) -> fb.Plan:
 
 def test_an_audit_is_that_of_the_files(tiny: Checkpoint, model: Any, tokenizer: Any) -> None:
     before = state_of(model)
-    found, expected = fb.audit(model, tokenizer, **TEXT), fb.audit(tiny, **TEXT)
+    in_memory, expected = fb.audit(model, tokenizer, **TEXT), fb.audit(tiny, **TEXT)
     assert state_of(model) == before
-    assert found.model.fingerprint == expected.model.fingerprint
-    assert found.model.target.endswith("(in memory)")
+    assert in_memory.model.fingerprint == expected.model.fingerprint
+    assert in_memory.model.target.endswith("(in memory)")
     for form, damage in expected.damage.items():
-        np.testing.assert_array_equal(found.damage[form].sums, damage.sums)
+        np.testing.assert_array_equal(in_memory.damage[form].sums, damage.sums)
 
 
 def test_plan_and_quantized_model_are_those_of_the_files(
     tiny: Checkpoint, model: Any, tokenizer: Any, plan: fb.Plan, tmp_path: Path
 ) -> None:
     before = state_of(model)
-    own = fb.plan(model, tokenizer=tokenizer, policy="gptq", bits=4, group=64, **TEXT)
-    assert own.digest == plan.digest
-    quantized = fb.quantize(model, own, tokenizer=tokenizer, device="cpu")
+    in_memory_plan = fb.plan(model, tokenizer=tokenizer, policy="gptq", bits=4, group=64, **TEXT)
+    assert in_memory_plan.digest == plan.digest
+    quantized = fb.quantize(model, in_memory_plan, tokenizer=tokenizer, device="cpu")
     assert state_of(model) == before
     assert (type(quantized), quantized.dtype, quantized.training) == (type(model), model.dtype, False)
     written = fb.quantize(tiny, plan, out=tmp_path / "written", device="cpu")
@@ -93,9 +93,9 @@ def test_a_quantized_model_in_memory_is_evaluated(
 ) -> None:
     quantized = fb.quantize(tiny, plan, device="cpu")  # from files into memory
     assert isinstance(quantized.hf_quantizer, PackedOnSave)
-    states = [state_of(each) for each in (quantized, model)]
+    states = [state_of(network) for network in (quantized, model)]
     scores = fb.evaluate(quantized, reference=model, tokenizer=tokenizer, **TEXT)
-    assert [state_of(each) for each in (quantized, model)] == states
+    assert [state_of(network) for network in (quantized, model)] == states
     fb.quantize(tiny, plan, out=tmp_path / "written", device="cpu")
     expected = fb.evaluate(tmp_path / "written", reference=tiny, **TEXT)
     # files are dequantized in float32; a model in float16 has rounded weights
@@ -129,8 +129,8 @@ def test_float32_weights_are_read_in_place_and_not_written(
     source = reading_model("llama")
     model, tokenizer = t.AutoModelForCausalLM.from_pretrained(source.directory), source.tokenizer()
     before = state_of(model)
-    made = fb.plan(model, tokenizer=tokenizer, policy=policy, bits=4, group=16, **(TEXT | options))
-    quantized = fb.quantize(model, made, tokenizer=tokenizer, device="cpu")
+    policy_plan = fb.plan(model, tokenizer=tokenizer, policy=policy, bits=4, group=16, **(TEXT | options))
+    quantized = fb.quantize(model, policy_plan, tokenizer=tokenizer, device="cpu")
     assert state_of(model) == before
     fb.audit(model, tokenizer, scheme=fb.Scheme(4, 16), **TEXT)
     assert state_of(model) == before
@@ -140,9 +140,9 @@ def test_float32_weights_are_read_in_place_and_not_written(
 def test_policies_are_compared_in_memory(tiny: Checkpoint, model: Any, tokenizer: Any) -> None:
     before = state_of(model)
     asked = {"policies": ["rtn"], "group": 64, "languages": LANGUAGES, "evaluation_tokens": 64, "device": "cpu"}
-    found, expected = fb.compare(model, tokenizer=tokenizer, **asked), fb.compare(tiny, **asked)
+    in_memory, expected = fb.compare(model, tokenizer=tokenizer, **asked), fb.compare(tiny, **asked)
     assert state_of(model) == before
-    np.testing.assert_array_equal(found.entries[0].frame.values, expected.entries[0].frame.values)
+    np.testing.assert_array_equal(in_memory.entries[0].frame.values, expected.entries[0].frame.values)
 
 
 def test_what_cannot_be_done_in_memory_is_refused(model: Any, tokenizer: Any, plan: fb.Plan) -> None:

@@ -70,14 +70,14 @@ def words(text: str) -> str:
 def test_evaluate_shows_the_language_and_the_reason(tmp_path) -> None:
     scores = drawn()
     text = shown(render_tables(scores.tables()))
-    (line,) = [each for each in text.splitlines() if each.startswith("Yoruba")]
+    (line,) = [row for row in text.splitlines() if row.startswith("Yoruba")]
     assert "(–)" in line
     assert NOTE in words(text)
-    assert text.splitlines().index(line) < next(i for i, each in enumerate(text.splitlines()) if "Hebrew" in each)
+    assert text.splitlines().index(line) < next(i for i, row in enumerate(text.splitlines()) if "Hebrew" in row)
     data = json.loads(json.dumps(scores.summary(), allow_nan=False))
-    own = data["languages"]["yor_Latn"]["divergence"]["bits_per_byte"]
-    assert (own["low"], own["high"], own["n"]) == (None, None, 1)
-    assert own["value"] > data["disparity"]["divergence"]["bits_per_byte"]["worst"]["high"]
+    yoruba = data["languages"]["yor_Latn"]["divergence"]["bits_per_byte"]
+    assert (yoruba["low"], yoruba["high"], yoruba["n"]) == (None, None, 1)
+    assert yoruba["value"] > data["disparity"]["divergence"]["bits_per_byte"]["worst"]["high"]
     assert data["disparity"]["divergence"]["bits_per_byte"]["worst"]["language"] == "heb_Hebr"
     assert data["languages"]["yor_Latn"]["relative_perplexity"]["low"] is None
     assert NOTE in data["notes"]
@@ -101,10 +101,10 @@ def test_without_any_interval_everything_is_shown_without() -> None:
     scores = drawn({"eng_Latn": 2, "yor_Latn": 1})
     text = words(shown(render_tables(scores.tables())))
     assert "no language has an interval, so worst, best, mean and gap have none either (eng_Latn: 2 documents;" in text
-    found = json.loads(json.dumps(scores.summary(), allow_nan=False))["disparity"]["loss"]["bits_per_byte"]
-    assert all(found[name]["low"] is None for name in ("worst", "best", "mean", "gap", "plain_gap", "deviation"))
-    assert found["worst"]["language"] == "yor_Latn"
-    assert found["ratio"] is None
+    disparity = json.loads(json.dumps(scores.summary(), allow_nan=False))["disparity"]["loss"]["bits_per_byte"]
+    assert all(disparity[name]["low"] is None for name in ("worst", "best", "mean", "gap", "plain_gap", "deviation"))
+    assert disparity["worst"]["language"] == "yor_Latn"
+    assert disparity["ratio"] is None
     alone = drawn({"yor_Latn": 1})
     assert alone.disparity().gap is None
     shown(render_tables(alone.tables()))
@@ -136,34 +136,34 @@ def test_a_gate_without_any_interval() -> None:
     data = json.loads(json.dumps(verdict.as_data(), allow_nan=False))
     assert all(check["estimate"]["high"] is None for check in data["checks"])
     for options in ({}, {"max_worse": 100.0}):
-        assert [each.outcome for each in gate(few, against=few, **options).checks] == ["undecided"] * 3
+        assert [check.outcome for check in gate(few, against=few, **options).checks] == ["undecided"] * 3
 
 
 def test_a_gate_against_a_baseline() -> None:
-    own, other = drawn(factor=1.0), drawn(seed=1, factor=2.0)
+    scores, other = drawn(factor=1.0), drawn(seed=1, factor=2.0)
     for options in ({}, {"max_worse": 100.0}):
-        verdict = gate(own, against=other, **options)
+        verdict = gate(scores, against=other, **options)
         assert [check.outcome for check in verdict.checks] == ["undecided"] * 3
         assert all("yor_Latn" in check.reason for check in verdict.checks)
-    worse = gate(other, against=own)
+    worse = gate(other, against=scores)
     assert [check.outcome for check in worse.checks] == ["fail"] * 3
-    assert gate(own, against=other).improved == ("eng_Latn", "heb_Hebr")
+    assert gate(scores, against=other).improved == ("eng_Latn", "heb_Hebr")
 
 
 def entry(policy: str, *scores: Scores) -> PolicyEntry:
-    made = Plan(policy, {}, "./model", "0" * 64, "llama", (), 1000)
-    frames = tuple(each.frame() for each in scores)
-    return PolicyEntry(policy, 4, (made,) * len(scores), frames, (1.0,) * len(scores))
+    plan = Plan(policy, {}, "./model", "0" * 64, "llama", (), 1000)
+    frames = tuple(seed_scores.frame() for seed_scores in scores)
+    return PolicyEntry(policy, 4, (plan,) * len(scores), frames, (1.0,) * len(scores))
 
 
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 30, "yor_Latn": 2}, {"eng_Latn": 2, "yor_Latn": 1}])
 def test_compare(documents, tmp_path) -> None:
     entries = entry("rtn", drawn(documents)), entry("gptq", drawn(documents, seed=1, factor=0.5))
-    found = Comparison("./model", "0" * 64, {"group": 128, "text": "drawn"}, "divergence", entries, "rtn")
-    text = words(shown(render_tables(found.tables())))
+    comparison = Comparison("./model", "0" * 64, {"group": 128, "text": "drawn"}, "divergence", entries, "rtn")
+    text = words(shown(render_tables(comparison.tables())))
     assert "yor_Latn: " in text
     assert "an interval needs at least 5" in text
-    found.save(tmp_path / "compare.json")
+    comparison.save(tmp_path / "compare.json")
     saved = COMPARE.read(tmp_path / "compare.json")
     assert not saved.entries[0].damage["yor_Latn"].bounded
     assert saved.contrasts[0].languages["yor_Latn"].p == 1
@@ -173,7 +173,7 @@ def test_compare(documents, tmp_path) -> None:
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 30, "yor_Latn": 2}, {"eng_Latn": 2, "yor_Latn": 1}])
 def test_sweep(documents, tmp_path) -> None:
     frames = {bits: drawn(documents, factor=4.0 ** (2 - bits)).frame() for bits in (2, 3, 4)}
-    found = Sweep(
+    sweep = Sweep(
         model="./model",
         fingerprint="0" * 64,
         policy="mse",
@@ -184,10 +184,10 @@ def test_sweep(documents, tmp_path) -> None:
         threshold=0.01,
         max_kappa=8.0,
     )
-    text = words(shown(render_tables(found.tables())))
+    text = words(shown(render_tables(sweep.tables())))
     assert "yor_Latn: " in text
-    assert found.widths["yor_Latn"].text(found.bits).endswith("[<2, >4]")
-    found.save(tmp_path / "sweep.json")
+    assert sweep.widths["yor_Latn"].text(sweep.bits).endswith("[<2, >4]")
+    sweep.save(tmp_path / "sweep.json")
     saved = SWEEP.read(tmp_path / "sweep.json")
     assert not saved.damage["yor_Latn"]["2"].bounded
     assert saved.damage["eng_Latn"]["2"].bounded == (documents["eng_Latn"] > 4)
@@ -196,8 +196,8 @@ def test_sweep(documents, tmp_path) -> None:
 
 @pytest.mark.parametrize("documents", [DOCUMENTS, {"eng_Latn": 2, "yor_Latn": 1}])
 def test_report_and_run_table(documents, tmp_path) -> None:
-    own, other = drawn(documents), drawn(documents, seed=1, factor=2.0)
-    report = Report.from_sources(Sources((Method("own", own), Method("rtn", other))))
+    scores, other = drawn(documents), drawn(documents, seed=1, factor=2.0)
+    report = Report.from_sources(Sources((Method("own", scores), Method("rtn", other))))
     assert json.loads(report.json())["languages"][0]["methods"][0]["damage"]["divergence_bits_per_byte"]["low"] is None
     card = report.markdown()
     assert "(no interval) |" in card
@@ -206,7 +206,7 @@ def test_report_and_run_table(documents, tmp_path) -> None:
     assert "an interval needs at least 5" in page
     assert ("<b>no interval</b>" in page) == (documents is not DOCUMENTS)
     assert math.inf not in report.content["headline"]["worst"]["after"].values()
-    run = FinishedRun(tmp_path, "own", own, {"rtn": other}, report, ())
+    run = FinishedRun(tmp_path, "own", scores, {"rtn": other}, report, ())
     text = shown(render_tables(run_tables(run)))
     assert "(–)" in text
     assert "an interval needs at least 5" in words(text)

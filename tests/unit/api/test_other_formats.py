@@ -47,14 +47,14 @@ def reference(model: Checkpoint) -> Iterator[ReferenceModel]:
 @torch.no_grad()
 def divergence(reference: ReferenceModel, model: Checkpoint, quantized: Path, dtype: torch.dtype) -> float:
     """Returns the mean KL of two models that transformers alone loads and computes, in nats per token."""
-    p, q = (t.AutoModelForCausalLM.from_pretrained(each, dtype=dtype).eval() for each in (model.directory, quantized))
-    found = []
+    p, q = (t.AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval() for path in (model.directory, quantized))
+    divergences = []
     for window in reference.text.windows:
         ids = torch.tensor([window.main.ids])
         asked = torch.tensor(window.main.labels) != NO_LABEL
-        a, b = (each(input_ids=ids).logits[0][asked].float().log_softmax(-1) for each in (p, q))
-        found.append((a.exp() * (a - b)).sum(1))
-    return float(torch.cat(found).mean())
+        a, b = (network(input_ids=ids).logits[0][asked].float().log_softmax(-1) for network in (p, q))
+        divergences.append((a.exp() * (a - b)).sum(1))
+    return float(torch.cat(divergences).mean())
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in REFUSED])
@@ -67,10 +67,10 @@ def test_divergence_is_that_of_transformers(
     for large in (False, True):
         monkeypatch.setattr(features, "fits_whole", lambda *_, large=large: not large)
         checkpoint = Checkpoint(tmp_path / "written")
-        found = reference.compare(checkpoint)
-        kl = found.kl.sum() / found.predicted.sum()
+        sums = reference.compare(checkpoint)
+        kl = sums.kl.sum() / sums.predicted.sum()
         assert kl == pytest.approx(expected, rel=1e-3 if exact else 0.05)
-        assert any("in memory as a whole" in note for note in found.notes) == (large and name not in BLOCKWISE)
+        assert any("in memory as a whole" in note for note in sums.notes) == (large and name not in BLOCKWISE)
         assert any("activations were not rounded" in note for note in checkpoint.notes) == (name == "fp8")
 
 

@@ -46,25 +46,25 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("form", ["residual", "codes", "steps"])
 def test_what_is_made_can_be_served(llama: Checkpoint, base: Path, tmp_path: Path, form: Any) -> None:
-    made = overlay(llama, base=base, out=tmp_path / "o", form=form, budget=0.2, **TEXT)
+    overlays = overlay(llama, base=base, out=tmp_path / "o", form=form, budget=0.2, **TEXT)
     size = sum(info.nbytes for info in Checkpoint(base).tensors.values())
-    assert made.record["base_bytes"] == size
-    assert all(each.size_bytes <= 0.2 * size for each in made.overlays)
-    assert set(made.languages) == set(CODES)
-    for code, name in made.languages.items():
-        apart = made.record["apart"][code]
+    assert overlays.record["base_bytes"] == size
+    assert all(entry.size_bytes <= 0.2 * size for entry in overlays.overlays)
+    assert set(overlays.languages) == set(CODES)
+    for code, name in overlays.languages.items():
+        apart = overlays.record["apart"][code]
         assert (apart["overlay"] < apart["base"]) == (name != BASE)
-    assert sorted(map(int, made.record["tried"])) == [1, 2, 4]
+    assert sorted(map(int, overlays.record["tried"])) == [1, 2, 4]
     served, plain = AdaptiveModel(base, tmp_path / "o"), weights(Checkpoint(base).load())
-    assert served.names == (BASE, *(each.name for each in made.overlays))
+    assert served.names == (BASE, *(entry.name for entry in overlays.overlays))
     for name in served.names:
         with served.using(name) as model:
             assert equal(weights(model), plain) == (name == BASE)
     with served.using(BASE) as model:
         assert equal(weights(model), plain)
     if form == "residual":
-        assert made.overlays
-        assert set(made.languages.values()) != {BASE}
+        assert overlays.overlays
+        assert set(overlays.languages.values()) != {BASE}
 
 
 def test_overlays_lie_beside_the_base_unless_told(llama: Checkpoint, base: Path, tmp_path: Path) -> None:
@@ -91,34 +91,39 @@ def test_overlays_lie_beside_the_base_unless_told(llama: Checkpoint, base: Path,
 def test_as_many_clusters_as_are_asked_for(
     llama: Checkpoint, base: Path, tmp_path: Path, clusters: int, chosen: int
 ) -> None:
-    made = overlay(llama, base=base, out=tmp_path, clusters=clusters, budget=0.2, **TEXT)
-    assert made.record["clusters"] == chosen
-    assert len(made.overlays) <= chosen
-    assert all(code in each.languages for each in made.overlays for code in CODES if made.languages[code] == each.name)
+    overlays = overlay(llama, base=base, out=tmp_path, clusters=clusters, budget=0.2, **TEXT)
+    assert overlays.record["clusters"] == chosen
+    assert len(overlays.overlays) <= chosen
+    assert all(
+        code in entry.languages
+        for entry in overlays.overlays
+        for code in CODES
+        if overlays.languages[code] == entry.name
+    )
 
 
 def test_no_budget_leaves_all_languages_with_the_base(llama: Checkpoint, base: Path, tmp_path: Path) -> None:
-    made = overlay(llama, base=base, out=tmp_path, clusters=2, budget=0.0, **TEXT)
-    assert made.overlays == ()
-    assert set(made.languages.values()) == {BASE}
-    found = AdaptiveModel(base, tmp_path)
-    assert found.choose("Hello", language="eng_Latn").overlay == BASE
+    overlays = overlay(llama, base=base, out=tmp_path, clusters=2, budget=0.0, **TEXT)
+    assert overlays.overlays == ()
+    assert set(overlays.languages.values()) == {BASE}
+    served = AdaptiveModel(base, tmp_path)
+    assert served.choose("Hello", language="eng_Latn").overlay == BASE
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.2])
 def test_thresholds_make_an_overlay_of_every_language(
     llama: Checkpoint, base: Path, tmp_path: Path, budget: float
 ) -> None:
-    made = overlay(llama, base=base, out=tmp_path, clusters=1, budget=budget, activations=8, **TEXT)
-    assert [each.name for each in made.overlays] == list(CODES)
-    assert made.languages == {code: code for code in CODES}
-    found = Overlays.load(tmp_path, Checkpoint(base))
-    assert found.size_bytes == made.size_bytes
+    overlays = overlay(llama, base=base, out=tmp_path, clusters=1, budget=budget, activations=8, **TEXT)
+    assert [entry.name for entry in overlays.overlays] == list(CODES)
+    assert overlays.languages == {code: code for code in CODES}
+    loaded = Overlays.load(tmp_path, Checkpoint(base))
+    assert loaded.size_bytes == overlays.size_bytes
     if budget == 0:
-        assert made.activations is not None
-        assert found.size_bytes == 4 * made.activations.alpha.size + 4 * made.activations.blind.size
-    said = json.loads((tmp_path / MANIFEST).read_text())
-    assert len({each["file"] for each in said["overlays"]}) <= 2  # a cluster's rows, or none
+        assert overlays.activations is not None
+        assert loaded.size_bytes == 4 * overlays.activations.alpha.size + 4 * overlays.activations.blind.size
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    assert len({entry["file"] for entry in manifest["overlays"]}) <= 2  # a cluster's rows, or none
     served = AdaptiveModel(base, tmp_path)
     assert served.choose("Hello", language="eng_Latn").overlay == "eng_Latn"
     with served.using("eng_Latn") as model, torch.no_grad():
@@ -152,7 +157,7 @@ def test_text_that_is_too_little_is_told_before_the_model_is_asked(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"budget": -0.1}, "budget is -0.1"),
         ({"budget": 1.5}, "budget is 1.5"),
@@ -166,9 +171,9 @@ def test_text_that_is_too_little_is_told_before_the_model_is_asked(
     ],
 )
 def test_settings_beyond_their_limits_are_refused(
-    llama: Checkpoint, base: Path, tmp_path: Path, wrong: dict[str, Any], told: str
+    llama: Checkpoint, base: Path, tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         overlay(llama, base=base, out=tmp_path / "o", **{**TEXT, **wrong})
     assert not (tmp_path / "o").exists()
 
@@ -177,4 +182,4 @@ def test_a_directory_with_other_files_is_refused(llama: Checkpoint, base: Path, 
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="holds other files"):
         overlay(llama, base=base, out=tmp_path, **TEXT)
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

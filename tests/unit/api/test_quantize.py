@@ -41,12 +41,12 @@ def test_every_outcome_is_in_the_plan_of_the_directory(llama: Checkpoint, gptq: 
     result = quantize(llama, gptq, out=tmp_path / "w4")
     saved = Plan.load(tmp_path / "w4" / "plan.json")
     assert saved == result
-    assert [each.name for each in saved.results] == [each.name for each in saved.quantized]
-    for each in saved.results:
-        assert list(each.error) == ["eng_Latn", "heb_Hebr"]
-        assert 0 < max(each.error.values()) < 0.1
-        assert 0 < each.weight_error < 0.1
-        assert 0 < each.alpha[0] <= each.alpha[1] <= each.alpha[2]
+    assert [layer.name for layer in saved.results] == [layer.name for layer in saved.quantized]
+    for layer in saved.results:
+        assert list(layer.error) == ["eng_Latn", "heb_Hebr"]
+        assert 0 < max(layer.error.values()) < 0.1
+        assert 0 < layer.weight_error < 0.1
+        assert 0 < layer.alpha[0] <= layer.alpha[1] <= layer.alpha[2]
 
 
 def test_text_of_one_language_is_that_which_all_had(llama: Checkpoint, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     llama: Checkpoint, gptq: Plan, tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quantize(llama, gptq, out=tmp_path / "whole")
-    from fairbits.models.io.writer import QuantizedWriter
+    from fairbits.models.io.checkpoint_writer import QuantizedWriter
 
     added = QuantizedWriter.add
     left = [after]
@@ -89,7 +89,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
 def test_a_draft_of_another_plan_is_not_continued(
     llama: Checkpoint, gptq: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairbits.models.io.writer import QuantizedWriter
+    from fairbits.models.io.checkpoint_writer import QuantizedWriter
 
     with monkeypatch.context() as patch:
         patch.setattr(QuantizedWriter, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -146,21 +146,21 @@ def test_a_norm_that_is_not_finite_is_no_perfect_layer(saved: Callable[..., Chec
     with torch.no_grad():
         model.model.layers[0].input_layernorm.weight[0] = float("nan")
     checkpoint = saved(model)
-    made = plan(checkpoint, policy="rtn", **SMALL)
+    rtn_plan = plan(checkpoint, policy="rtn", **SMALL)
     with pytest.raises(InputError, match="NaN or infinity on the calibration text"):
-        quantize(checkpoint, made, out=tmp_path / "out")
+        quantize(checkpoint, rtn_plan, out=tmp_path / "out")
 
 
 def test_a_run_that_was_finished_can_be_resumed_and_leaves_no_draft(
     llama: Checkpoint, gptq: Plan, tmp_path: Path
 ) -> None:
     out, draft = tmp_path / "w4", tmp_path / ".w4.partial"
-    made = quantize(llama, gptq, out=out)
+    finished_plan = quantize(llama, gptq, out=out)
     before = contents(out)
     for left in ("state.json", "done/block-00000.json", "learning/state.safetensors"):  # killed while it was removed
         (draft / left).parent.mkdir(parents=True, exist_ok=True)
         (draft / left).touch()
-    assert quantize(llama, gptq, out=out, resume=True) == made
+    assert quantize(llama, gptq, out=out, resume=True) == finished_plan
     assert not draft.exists()
     (draft / "done").mkdir(parents=True)
     with pytest.raises(InputError, match="exists and is not empty"):
@@ -168,7 +168,7 @@ def test_a_run_that_was_finished_can_be_resumed_and_leaves_no_draft(
     assert not draft.exists()
     with pytest.raises(InputError, match="exists and is not empty"):
         quantize(llama, dataclasses.replace(gptq, settings={}), out=out, resume=True)
-    assert (contents(out), sorted(each.name for each in tmp_path.iterdir())) == (before, ["w4"])
+    assert (contents(out), sorted(path.name for path in tmp_path.iterdir())) == (before, ["w4"])
 
 
 def test_two_runs_cannot_write_the_same_directory(llama: Checkpoint, gptq: Plan, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_disk_that_fills_ends_the_run_and_the_run_goes_on_later(
     llama: Checkpoint, gptq: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are written by threads; the problem reaches the caller, and nothing is half-written."""
-    from fairbits.models.io import writer as writing
+    from fairbits.models.io import checkpoint_writer as writing
 
     write, left = writing.write_tensors, [2]
 

@@ -26,8 +26,8 @@ SHORT: dict[str, Any] = {"group": 16, "languages": LANGUAGES, "tokens": 96}
 
 @torch.no_grad()
 def logits(model: Any) -> torch.Tensor:
-    found: torch.Tensor = model(input_ids=IDS, decoder_input_ids=IDS, use_cache=False).logits
-    return found
+    output: torch.Tensor = model(input_ids=IDS, decoder_input_ids=IDS, use_cache=False).logits
+    return output
 
 
 def test_mt5_in_whole_bytes_loads_with_the_computed_weights(reading_model: Reading, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_mt5_in_whole_bytes_loads_with_the_computed_weights(reading_model: Readi
     done = fb.quantize(mt5, plan, out=out)
     files, name = Checkpoint(out), "encoder.block.0.layer.0.SelfAttention.q.weight"
     assert files.files[name].dtype == torch.int8
-    assert not any("_packed" in each for each in files.files)
+    assert not any("_packed" in tensor_name for tensor_name in files.files)
     assert files.size_bytes == done.size_bytes
     assert files.config.quantization_config["format"] == "int-quantized"
 
@@ -50,8 +50,8 @@ def test_mt5_in_whole_bytes_loads_with_the_computed_weights(reading_model: Readi
 
     computed.save_pretrained(tmp_path / "saved")
     saved = load_file(tmp_path / "saved/model.safetensors")
-    for each in plan.schemes:
-        assert torch.equal(saved[each], files.read(each))
+    for tensor_name in plan.schemes:
+        assert torch.equal(saved[tensor_name], files.read(tensor_name))
     scores = fb.evaluate(out, reference=mt5, languages=LANGUAGES, tokens=96)
     assert scores.languages == ("eng_Latn", "heb_Hebr")
 
@@ -87,5 +87,5 @@ def test_what_no_file_can_hold_is_refused_before_weights_are_read(
 
 @pytest.mark.parametrize("family", ["gpt2", "mt5"])
 def test_what_no_file_can_hold_is_compared_in_memory(family: str, reading_model: Reading) -> None:
-    found = fb.compare(reading_model(family), policies=["rtn", "gptq"], bits=[4], evaluation_tokens=96, **SHORT)
-    assert [each.policy for each in found.entries] == ["rtn", "gptq"]
+    comparison = fb.compare(reading_model(family), policies=["rtn", "gptq"], bits=[4], evaluation_tokens=96, **SHORT)
+    assert [entry.policy for entry in comparison.entries] == ["rtn", "gptq"]

@@ -55,9 +55,14 @@ def test_what_a_run_did_not_measure_is_left_out(run: Path) -> None:
     (run / "audit.json").unlink()
     (run / "sweep.json").unlink()
     (run / "model" / "plan.json").unlink()
-    found = report(run).content
-    assert [found[part] for part in ("blocks", "curves", "allocation", "prediction")] == [None] * 4
-    assert set(found["provenance"]["files"]) == {"run", "scores", "scores of gptq:mix=english", "scores of rtn"}
+    report_content = report(run).content
+    assert [report_content[part] for part in ("blocks", "curves", "allocation", "prediction")] == [None] * 4
+    assert set(report_content["provenance"]["files"]) == {
+        "run",
+        "scores",
+        "scores of gptq:mix=english",
+        "scores of rtn",
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,32 +104,32 @@ def test_versions_of_the_run_are_shown_where_they_are_others(run: Path) -> None:
     data = json.loads((run / "run.json").read_text())
     odd = {"versions": here | {"numpy": "<b>1.0" + "0" * 99, "torch threads": "2", "unknown": "3"}}
     (run / "run.json").write_text(json.dumps(data | odd))
-    found = content(run_sources(run))["provenance"]["versions"]
-    assert found == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
+    versions = content(run_sources(run))["provenance"]["versions"]
+    assert versions == here | {"measured with": f"numpy <b>1.0{'0' * 34}, torch threads 2"}
 
 
 def names(*files: Path) -> list[str]:
-    return [each.name for each in named_methods([Scores.load(file) for file in files], None)]
+    return [method.name for method in named_methods([Scores.load(file) for file in files], None)]
 
 
 def test_files_are_called_as_their_policies(finished_run: Path, run: Path) -> None:
-    own, rtn, english = (
+    gptq, rtn, english = (
         finished_run / name for name in ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json")
     )
-    assert names(own, rtn, english) == ["gptq", "rtn", "gptq:mix=english"]
+    assert names(gptq, rtn, english) == ["gptq", "rtn", "gptq:mix=english"]
     target = Scores.load(rtn).quantized.target
-    assert names(own, rtn, rtn) == ["gptq", target, target]  # one name for two would tell nothing
+    assert names(gptq, rtn, rtn) == ["gptq", target, target]  # one name for two would tell nothing
     bench = run / "bench.json"
-    reference = Scores.load(own).reference.target
-    for said, called in (
+    reference = Scores.load(gptq).reference.target
+    for recorded_target, called in (
         (f"{reference}, protect:k=2, 3 bits", "protect:k=2"),
         ("protect:k=2, 3 bits", "protect:k=2, 3 bits"),  # not of a bench
         ("x" * 5000, "x" * 5000),
     ):
         data = json.loads(rtn.read_text())
-        data["quantized"]["target"] = said
+        data["quantized"]["target"] = recorded_target
         bench.write_text(json.dumps(data))
-        assert names(own, bench) == ["gptq", called]
+        assert names(gptq, bench) == ["gptq", called]
 
 
 @pytest.mark.parametrize("odd", [{"fingerprint": "0" * 64}, {"size_bytes": 1}, {"schema": "x"}, {"settings": 3}])

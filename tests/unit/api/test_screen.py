@@ -21,7 +21,7 @@ SEEN: list[tuple[str, int, int]] = []
 
 
 @pytest.fixture(scope="module")
-def found() -> Screening:
+def screening() -> Screening:
     return screen([TINY, "no/such/place", OUTLIERS], progress=lambda *call: SEEN.append(call))
 
 
@@ -49,51 +49,51 @@ def named(small: Path, place: Path, **config: str) -> Checkpoint:
     return Checkpoint(directory)
 
 
-def test_a_row_holds_what_the_weights_say(found) -> None:
-    row, moments = found.rows[2], weight_moments(Checkpoint(OUTLIERS))
+def test_a_row_holds_what_the_weights_say(screening) -> None:
+    row, moments = screening.rows[2], weight_moments(Checkpoint(OUTLIERS))
     assert row.weights.kappa == tuple(block.kappa for block in moments.blocks)
     assert row.weights.robust == robust_outliers(row.weights.kappa)
-    kappa = {name: each.kappa for name, each in moments.tensors.items() if ".h." in name and each.n >= 256 * 256}
+    kappa = {name: tensor.kappa for name, tensor in moments.tensors.items() if ".h." in name and tensor.n >= 256 * 256}
     assert len(kappa) == 4 * 12
     assert (row.weights.tensor, row.weights.tensor_kappa) == max(kappa.items(), key=lambda item: item[1])
 
 
-def test_the_founders_classes_follow_the_outliers(found) -> None:
-    views = [found.rows[i].view for i in (0, 2)]
+def test_the_founders_classes_follow_the_outliers(screening) -> None:
+    views = [screening.rows[i].view for i in (0, 2)]
     assert [view.risk for view in views] == ["LOW-MODERATE", "HIGH"]
     assert [view.block for view in views] == [2, 3]
     assert views[0].conditions[1].holds is None  # C2 needs text
-    assert 3 in found.rows[2].weights.robust.blocks
+    assert 3 in screening.rows[2].weights.robust.blocks
 
 
-def test_a_model_that_cannot_be_opened_has_a_row_and_stops_no_other(found) -> None:
-    refused = found.rows[1]
+def test_a_model_that_cannot_be_opened_has_a_row_and_stops_no_other(screening) -> None:
+    refused = screening.rows[1]
     assert refused.weights is None
     assert "no/such/place" in refused.problem
-    assert not found.complete
-    text = " ".join(printed(found).split())
+    assert not screening.complete
+    text = " ".join(printed(screening).split())
     assert "error: no/such/place: there is no no/such/place" in text
-    assert found.rows[2].problem is None
+    assert screening.rows[2].problem is None
 
 
 def test_text_decides_c2_and_gives_the_range_of_damage(small) -> None:
     corpus = udhr(["eng", "heb"])
     asked = []
 
-    def measure(checkpoint, given, bits):
-        asked.append((checkpoint.target, given, bits))
+    def measure(checkpoint, text_corpus, bits):
+        asked.append((checkpoint.target, text_corpus, bits))
         return FromText({"eng": 0.30, "heb": 0.10}, {"eng": 0.031, "heb": 0.26})
 
-    found = screen([small], corpus=corpus, bits=3, measure=measure)
+    screening = screen([small], corpus=corpus, bits=3, measure=measure)
     assert asked == [(str(small), corpus, 3)]
-    assert found.rows[0].view.conditions[1].holds is True
-    assert found.rows[0].view.conditions[1].value == pytest.approx(0.01)
-    assert found.rows[0].view.bits == 3
-    text = printed(found)
+    assert screening.rows[0].view.conditions[1].holds is True
+    assert screening.rows[0].view.conditions[1].value == pytest.approx(0.01)
+    assert screening.rows[0].view.bits == 3
+    text = printed(screening)
     assert "0.031 to" in text
     assert "0.26" in text
     assert max(map(cell_len, text.splitlines())) <= 80
-    data = found.as_data()["models"][0]
+    data = screening.as_data()["models"][0]
     assert data["predicted_damage"] == {"eng": 0.031, "heb": 0.26}
 
 
@@ -101,12 +101,12 @@ def test_a_text_that_cannot_be_measured_leaves_what_the_weights_say(small) -> No
     def measure(*_):
         raise InputError("no tokenizer; it must lie beside the weights")
 
-    found = screen([small], corpus=udhr(["eng"]), measure=measure)
-    assert not found.complete
-    assert found.rows[0].problem == "no tokenizer; it must lie beside the weights"
-    assert len(found.rows[0].weights.kappa) == 2
-    assert found.rows[0].view.conditions[1].holds is None
-    assert "no tokenizer" in printed(found)
+    screening = screen([small], corpus=udhr(["eng"]), measure=measure)
+    assert not screening.complete
+    assert screening.rows[0].problem == "no tokenizer; it must lie beside the weights"
+    assert len(screening.rows[0].weights.kappa) == 2
+    assert screening.rows[0].view.conditions[1].holds is None
+    assert "no tokenizer" in printed(screening)
 
 
 def test_every_model_of_the_census_is_listed_once() -> None:
@@ -134,9 +134,9 @@ def test_published_kappa_goes_by_whole_names_only(tmp_path, small, name, origin,
 
 
 def test_published_kappa_stands_beside_ours(tmp_path, small) -> None:
-    found = screen([named(small, tmp_path / "pythia-70m").directory])
-    assert found.as_data()["models"][0]["published"] == {"name": "Pythia-70M", "kappa": 12.0, "by_origin": False}
-    row = next(line.split() for line in printed(found).splitlines() if line.rstrip().endswith(" LOW"))
+    screening = screen([named(small, tmp_path / "pythia-70m").directory])
+    assert screening.as_data()["models"][0]["published"] == {"name": "Pythia-70M", "kappa": 12.0, "by_origin": False}
+    row = next(line.split() for line in printed(screening).splitlines() if line.rstrip().endswith(" LOW"))
     assert row[-5:] == ["12", "–", "✗", "–", "LOW"]  # two blocks cannot show which of them stands out
     assert published_kappa(Checkpoint(TINY)) is None
 
@@ -146,8 +146,8 @@ def test_an_origin_is_said_to_be_one(tmp_path, small) -> None:
     assert "published κ of GPT-2-small, the origin that its config.json states" in " ".join(text.split())
 
 
-def test_data_are_plain_json_with_provenance(found) -> None:
-    data = json.loads(json.dumps(found.as_data(), allow_nan=False))
+def test_data_are_plain_json_with_provenance(screening) -> None:
+    data = json.loads(json.dumps(screening.as_data(), allow_nan=False))
     assert (data["schema"], data["bits"], len(data["models"])) == ("fairbits.screen/1", 4, 3)
     first, refused, outliers = data["models"]
     assert first["fingerprint"] == Checkpoint(TINY).fingerprint
@@ -157,8 +157,8 @@ def test_data_are_plain_json_with_provenance(found) -> None:
     assert "001-09" in data["notes"][0]
 
 
-def test_the_table_fits_80_columns(found) -> None:
-    text = printed(found)
+def test_the_table_fits_80_columns(screening) -> None:
+    text = printed(screening)
     assert max(map(cell_len, text.splitlines())) <= 80
     row = next(line.split() for line in text.splitlines() if line.startswith("embedded:tiny "))
     assert row == [TINY, "12", "8.6", "2", "29.0", "–", "2", "✓", "–", "LOW-MODERATE"]
@@ -166,9 +166,9 @@ def test_the_table_fits_80_columns(found) -> None:
     assert "which no data support" in " ".join(text.split())
 
 
-def test_progress_names_the_model(found) -> None:
+def test_progress_names_the_model(screening) -> None:
     assert [name for name, done, total in SEEN if done == total] == [
-        f"{row.target}: reading weights" for row in found.rows if row.weights
+        f"{row.target}: reading weights" for row in screening.rows if row.weights
     ]
 
 

@@ -34,7 +34,7 @@ def damage_frame(bits: int, *, noise: float = 0.3, level: dict[str, float] = LEV
 
 
 def swept(**changes) -> Sweep:
-    made = Sweep(
+    default_sweep = Sweep(
         model="./model",
         fingerprint="0" * 64,
         policy="mse",
@@ -46,7 +46,7 @@ def swept(**changes) -> Sweep:
         max_kappa=8.0,
         notes=("a note",),
     )
-    return replace(made, **changes)
+    return replace(default_sweep, **changes)
 
 
 def test_crossing_of_a_line_in_log_damage_is_exact() -> None:
@@ -81,32 +81,32 @@ def test_crossing_at_the_ends(damage, width) -> None:
 
 
 def test_intervals_resample_the_same_documents_at_every_width() -> None:
-    found = swept()
-    replicates = found.frames[4].replicates
+    sweep_result = swept()
+    replicates = sweep_result.frames[4].replicates
     # factors of documents are the same at every width, so that B* of a resample follows from any one of them
     drawn = np.log((replicates.value + replicates.deviation) * 4**4 / 0.01) / np.log(4)
     low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
     for i, code in enumerate(replicates.languages):
-        width = found.widths[code]
+        width = sweep_result.widths[code]
         assert (width.low, width.high) == pytest.approx((low[i], high[i]), rel=1e-9)
         assert width.low < np.log(LEVEL[code] / 0.01) / np.log(4) < width.high
 
 
 def test_curves_and_the_width_of_the_gap() -> None:
-    found = swept()
-    assert found.curves["heb_Hebr"][3].value == pytest.approx(3.2 / 64, rel=0.1)
-    assert found.gap_width.low < np.log(2.8 / 0.01) / np.log(4) < found.gap_width.high
+    sweep_result = swept()
+    assert sweep_result.curves["heb_Hebr"][3].value == pytest.approx(3.2 / 64, rel=0.1)
+    assert sweep_result.gap_width.low < np.log(2.8 / 0.01) / np.log(4) < sweep_result.gap_width.high
 
 
 @pytest.mark.parametrize(
-    ("max_kappa", "said"),
+    ("max_kappa", "expected"),
     [(2.0, "too low by 1.1 bits"), (9.6, "their width is within its interval"), (164.0, "too high by 1.9 bits")],
 )
-def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, said) -> None:
+def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, expected) -> None:
     needs, founders, _ = swept(max_kappa=max_kappa).verdict
     assert "Damage exceeds 0.01 bits per byte for Hebrew below 4.2" in needs
     assert "Hebrew needs 1.5 bits more" in needs
-    assert said in founders
+    assert expected in founders
 
 
 def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:
@@ -123,24 +123,24 @@ def test_one_width_may_do_for_languages_alike() -> None:
 
 def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
     inside, above, below = CriticalBits(4.0, 3.9, 4.1), CriticalBits(6.0, 6.0, 6.0), CriticalBits(2.0, 2.0, 2.0)
-    said = needs_sentence({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
-    assert said == (
+    sentence = needs_sentence({"eng": inside, "heb": above, "fin": above}, bits=BITS, limit="L")
+    assert sentence == (
         "Damage exceeds L for heb, fin even at 6 bits, and for eng only below 4.0 [3.9, 4.1] bits: heb needs more bits "
         "than eng; how many more is outside this sweep."
     )
-    said = needs_sentence({"eng": below, "heb": inside}, bits=BITS, limit="L")
-    assert "and for eng not even at 2 bits: heb needs more bits than eng; how many more is outside" in said
-    said = needs_sentence(
+    sentence = needs_sentence({"eng": below, "heb": inside}, bits=BITS, limit="L")
+    assert "and for eng not even at 2 bits: heb needs more bits than eng; how many more is outside" in sentence
+    sentence = needs_sentence(
         {"eng": CriticalBits(5.0, 4.0, 6.0), "heb": CriticalBits(6.0, 5.5, 6.0)}, bits=BITS, limit="L"
     )
-    assert "overlap, so no width of this sweep is enough for all" in said
+    assert "overlap, so no width of this sweep is enough for all" in sentence
     truncated = swept(frames={bits: damage_frame(bits) for bits in (2, 3)}).verdict[0]
     assert "Hebrew even at 3 bits" in truncated
     assert "bits more," not in truncated
 
 
 @pytest.mark.parametrize(
-    ("own", "max_kappa", "said"),
+    ("measured", "max_kappa", "expected"),
     [
         (CriticalBits(2.0, 2.0, 2.0), 164.0, "below 2 bits if at all: their width is too high and"),  # 6.0
         (CriticalBits(2.0, 2.0, 6.0), 164.0, "below 2 bits if at all: this sweep cannot decide"),
@@ -151,13 +151,13 @@ def test_no_number_is_said_of_what_lies_outside_the_sweep() -> None:
         (CriticalBits(5.0, 4.0, 5.5), 1000.0, "at 5.0 [4.0, 5.5] bits: their width is too high by 2."),
     ],
 )
-def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(own, max_kappa, said) -> None:
-    assert said in notes_sentence(own, max_kappa, bits=BITS, limit="L")
+def test_the_ends_of_a_sweep_are_open_for_the_founding_documents_too(measured, max_kappa, expected) -> None:
+    assert expected in notes_sentence(measured, max_kappa, bits=BITS, limit="L")
 
 
 def test_a_width_below_the_sweep_is_not_judged_by_it() -> None:
-    said = notes_sentence(CriticalBits(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
-    assert "below 4 bits if at all: this sweep cannot decide whether their width is right" in said
+    sentence = notes_sentence(CriticalBits(4.0, 4.0, 4.0), 2.0, bits=(4, 5), limit="L")  # theirs is 3.0
+    assert "below 4 bits if at all: this sweep cannot decide whether their width is right" in sentence
 
 
 def test_text_goes_only_to_policies_that_read_it(monkeypatch) -> None:
@@ -184,15 +184,15 @@ def test_widths_beyond_the_sweep_are_written_as_such() -> None:
 
 
 def test_saved_and_shown(tmp_path) -> None:
-    found = swept()
-    found.save(tmp_path / "sweep.json")
+    sweep_result = swept()
+    sweep_result.save(tmp_path / "sweep.json")
     data = json.loads((tmp_path / "sweep.json").read_text())
     assert (data["schema"], data["measure"]) == ("fairbits.sweep/2", "divergence")
-    assert data["damage"]["eng_Latn"]["2"]["value"] == found.curves["eng_Latn"][2].value
-    assert data["critical_width"]["heb_Hebr"]["low"] == found.widths["heb_Hebr"].low
+    assert data["damage"]["eng_Latn"]["2"]["value"] == sweep_result.curves["eng_Latn"][2].value
+    assert data["critical_width"]["heb_Hebr"]["low"] == sweep_result.widths["heb_Hebr"].low
     assert data["critical_width"]["heb_Hebr"]["text"].startswith("4.2 [")
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(render_tables(found.tables()))
+    console.print(render_tables(sweep_result.tables()))
     lines = console.export_text().splitlines()
     assert max(map(cell_len, lines)) <= 80
     rows = [line.split()[0] for line in lines if line.startswith((*LEVEL, "gap", "MB"))]

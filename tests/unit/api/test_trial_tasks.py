@@ -72,8 +72,8 @@ def test_finished_trials_are_kept_and_not_done_again(
     model = reading_model("llama")
     options = {"policies": ["rtn", "gptq"], "bits": [4], "seeds": [0, 1], "group": 16, **SMALL}
     first = compare(model, results=tmp_path, **options)
-    kept = sorted(each.name for each in tmp_path.iterdir() if each.is_dir())
-    assert [each.rpartition("-")[0] for each in kept] == [
+    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert [name.rpartition("-")[0] for name in kept] == [
         "gptq-4-bits-seed-0",
         "gptq-4-bits-seed-1",
         "rtn-4-bits-seed-0",
@@ -84,9 +84,9 @@ def test_finished_trials_are_kept_and_not_done_again(
     monkeypatch.setattr(PlanTrial, "run", lambda self, plan, **rest: done.append(plan) or whole(self, plan, **rest))
     second = compare(model, results=tmp_path, **options)
     assert [(plan.policy, plan.calibration.seed) for plan in done] == [("gptq", 1)]
-    before, after = (json.loads(json.dumps(each.as_data())) for each in (first, second))
-    for each in (*before["entries"], *after["entries"]):
-        each.pop("seconds")
+    before, after = (json.loads(json.dumps(comparison.as_data())) for comparison in (first, second))
+    for entry in (*before["entries"], *after["entries"]):
+        entry.pop("seconds")
     assert before == after
 
     swept = sweep(model, policy="rtn", bits=[3, 4], group=16, results=tmp_path, **SMALL)
@@ -132,9 +132,9 @@ def test_the_device_of_tasks_is_that_of_the_cluster(device: str, gpus: bool, exp
 def test_what_a_task_needs() -> None:
     model = Checkpoint("embedded:tiny")
     weights = sum(info.numel for info in model.tensors.values())
-    found = task_resources([model], "cuda", TaskPool(Cluster(cpus=4, gpus=0.5)))
-    assert (found.cpus, found.gpus) == (4, 0.5)
-    assert found.memory == 10**9 + 6 * weights
+    resources = task_resources([model], "cuda", TaskPool(Cluster(cpus=4, gpus=0.5)))
+    assert (resources.cpus, resources.gpus) == (4, 0.5)
+    assert resources.memory == 10**9 + 6 * weights
     assert task_resources([model], "cpu", TaskPool(Cluster(gpus=0.5))).gpus == 0
 
 

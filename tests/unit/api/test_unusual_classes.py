@@ -64,7 +64,7 @@ def test_what_cannot_be_measured(saved, family, name, reason) -> None:
 def test_a_map_that_chooses_positions_has_no_gradient_and_its_block_has_some(saved) -> None:
     checkpoint = saved("deepseek_v32", "DeepseekV32ForCausalLM")
     measured = collect_statistics(checkpoint, udhr(LANGUAGES), request=TextRequest(tokens=64, sequence=64))
-    silent = {name for name, each in measured.gradients.items() if not each.any()}
+    silent = {name for name, gradient in measured.gradients.items() if not gradient.any()}
     assert silent
     assert all(".indexer." in name for name in silent)
     assert len(silent) < len(measured.gradients) / 2
@@ -74,19 +74,19 @@ def test_what_transformers_joins_is_written_for_it_and_for_others(saved, tmp_pat
     checkpoint = saved("olmo_hybrid", "OlmoHybridForCausalLM")
     out = tmp_path / "packed"
     fb.quantize(checkpoint, fb.plan(checkpoint, policy="rtn", bits=4, group=16), out=out)
-    usual, own = (_files(out / f"{name}.safetensors.index.json") for name in ("model", "transformers"))
-    parts = [f"model.layers.0.linear_attn.{each}_conv1d.weight" for each in "qkv"]
-    (joined,) = own.keys() - usual.keys()
+    usual, for_transformers = (_files(out / f"{name}.safetensors.index.json") for name in ("model", "transformers"))
+    parts = [f"model.layers.0.linear_attn.{projection}_conv1d.weight" for projection in "qkv"]
+    (joined,) = for_transformers.keys() - usual.keys()
     assert joined == "model.layers.0.linear_attn.conv1d.weight"
-    assert usual.keys() - own.keys() == set(parts)
-    assert {usual[each] for each in parts} == {"parts.safetensors"}
-    found = load_file(out / "parts.safetensors")
-    assert all(torch.equal(found[each], checkpoint.read(each)) for each in parts)
-    assert torch.equal(fb.Checkpoint(out).read(joined), torch.cat([checkpoint.read(each) for each in parts]))
+    assert usual.keys() - for_transformers.keys() == set(parts)
+    assert {usual[part] for part in parts} == {"parts.safetensors"}
+    tensors = load_file(out / "parts.safetensors")
+    assert all(torch.equal(tensors[part], checkpoint.read(part)) for part in parts)
+    assert torch.equal(fb.Checkpoint(out).read(joined), torch.cat([checkpoint.read(part) for part in parts]))
     ids = torch.arange(8)[None]
     model = OlmoHybridForCausalLM.from_pretrained(out, dtype=torch.float32)
     with torch.no_grad():
-        theirs, ours = (each(input_ids=ids).logits for each in (model, fb.Checkpoint(out).load()))
+        theirs, ours = (network(input_ids=ids).logits for network in (model, fb.Checkpoint(out).load()))
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
 
 

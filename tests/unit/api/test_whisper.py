@@ -46,13 +46,13 @@ def quantized(whisper: Path, speech: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def test_both_stacks_are_mapped(whisper: Path) -> None:
-    found = fb.Checkpoint(whisper).architecture
-    assert found.reads == "input_features"
-    assert [block.stack for block in found.blocks] == ["encoder", "encoder", "decoder", "decoder"]
-    assert found.weights["model.decoder.layers.1.encoder_attn.k_proj.weight"].sees == "encoder_output"
-    assert not found.weights["model.encoder.conv1.weight"].linear
-    assert found.head is not None
-    assert found.head.name == "model.decoder.embed_tokens.weight"
+    architecture = fb.Checkpoint(whisper).architecture
+    assert architecture.reads == "input_features"
+    assert [block.stack for block in architecture.blocks] == ["encoder", "encoder", "decoder", "decoder"]
+    assert architecture.weights["model.decoder.layers.1.encoder_attn.k_proj.weight"].sees == "encoder_output"
+    assert not architecture.weights["model.encoder.conv1.weight"].linear
+    assert architecture.head is not None
+    assert architecture.head.name == "model.decoder.embed_tokens.weight"
 
 
 def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Path, text: TokenizedText) -> None:
@@ -63,7 +63,7 @@ def test_windows_hold_a_prompt_a_transcript_and_sound(whisper: Path, speech: Pat
     )
     prompts = {"eng_Latn": [start, english, transcribe, plain], "quy_Latn": [start, transcribe, plain]}
     for code, prompt in prompts.items():
-        window = next(each for each in text.windows if text.lang[each.document] == code)
+        window = next(window for window in text.windows if text.lang[window.document] == code)
         part, sound = window.main, window.sound
         assert part.ids[: len(prompt)] == prompt
         transcript = [label for label in part.labels if label >= 0]
@@ -106,16 +106,16 @@ def test_losses_are_those_of_transformers(whisper: Path, text: TokenizedText) ->
         rate, samples = wavfile.read(window.sound.features.args[0].path)
         heard = extractor(samples / 32768, sampling_rate=rate, return_tensors="pt").input_features
         torch.testing.assert_close(window.sound.features(), heard[0], rtol=0, atol=1e-5)
-        own = [label for label in window.main.labels if label >= 0]
+        targets = [label for label in window.main.labels if label >= 0]
         with torch.no_grad():
-            logits = model(heard, decoder_input_ids=torch.tensor([window.main.ids])).logits[0, -len(own) :]
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(own), reduction="sum")
+            logits = model(heard, decoder_input_ids=torch.tensor([window.main.ids])).logits[0, -len(targets) :]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="sum")
         assert nll[window.document] == pytest.approx(float(loss), rel=1e-5)
-        assert predicted[window.document] == len(own)
+        assert predicted[window.document] == len(targets)
         labels = torch.tensor([window.main.labels])
         with torch.no_grad():
             mean = model(heard, decoder_input_ids=torch.tensor([window.main.ids]), labels=labels).loss
-        assert nll[window.document] == pytest.approx(float(mean) * len(own), rel=1e-5)
+        assert nll[window.document] == pytest.approx(float(mean) * len(targets), rel=1e-5)
 
 
 def test_silence_after_a_clip_is_seen_but_is_no_text(text: TokenizedText) -> None:
@@ -128,20 +128,20 @@ def test_silence_after_a_clip_is_seen_but_is_no_text(text: TokenizedText) -> Non
 
 
 def test_the_audit_measures_both_stacks(whisper: Path, speech: Path, tmp_path: Path) -> None:
-    found = fb.audit(whisper, text=speech, scheme=SCHEME, **ON)
-    assert found.measured.task == "transcription"
-    assert len(found.measured.linears) == 2 * 6 + 2 * 10
-    stacks = {point.stack for point in found.measured.points}
+    audit = fb.audit(whisper, text=speech, scheme=SCHEME, **ON)
+    assert audit.measured.task == "transcription"
+    assert len(audit.measured.linears) == 2 * 6 + 2 * 10
+    stacks = {point.stack for point in audit.measured.points}
     assert stacks == {"encoder", "decoder"}
-    column = next(i for i, point in enumerate(found.measured.points) if point.name == "blocks.0")
+    column = next(i for i, point in enumerate(audit.measured.points) if point.name == "blocks.0")
     corpus = read_corpus(speech, languages=ON["languages"])
     words = tokenize_corpus(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=TOKENS))
     heard = np.zeros(len(words.lang))
     for window in words.windows:
         heard[window.document] += window.sound.sounding
-    np.testing.assert_array_equal(found.measured.positions[:, column], heard)
-    assert (found.damage["kronecker"].by_linear > 0).all()
-    found.save(tmp_path / "audit.json")
+    np.testing.assert_array_equal(audit.measured.positions[:, column], heard)
+    assert (audit.damage["kronecker"].by_linear > 0).all()
+    audit.save(tmp_path / "audit.json")
     fb.plan(whisper, policy="mixed", bits=4, group=GROUP, text=speech, audit=tmp_path / "audit.json", **ON)
 
 
@@ -149,7 +149,8 @@ def test_sound_is_given_in_the_type_that_the_model_computes_in(whisper: Path, sp
     checkpoint, corpus = fb.Checkpoint(whisper), read_corpus(speech)
     request = TextRequest(tokens=TOKENS)
     exact, rough = (
-        collect_statistics(checkpoint, corpus, request=request, dtype=each) for each in (torch.float32, torch.bfloat16)
+        collect_statistics(checkpoint, corpus, request=request, dtype=dtype)
+        for dtype in (torch.float32, torch.bfloat16)
     )
     np.testing.assert_allclose(rough.nll, exact.nll, rtol=1e-2)
     assert not np.array_equal(rough.nll, exact.nll)
@@ -163,11 +164,11 @@ def test_batches_walk_through_its_blocks_as_through_the_model(
     chosen = list(batches(text, positions=300))
     streaming = StreamingModel(checkpoint, "cpu", dtype=dtype)
     streaming.load_outside(torch.unique(torch.cat([batch.ids for batch in chosen])), {})
-    blocks, found = checkpoint.architecture.blocks, []
+    blocks, outputs = checkpoint.architecture.blocks, []
     with lockstep(streaming.model, [block.module for block in blocks], chosen) as walk:
         for block in blocks:
             streaming.load_block(block, {})
-            found.append([each.output().detach().clone() for each in walk.paused()])
+            outputs.append([batch.output().detach().clone() for batch in walk.paused()])
             walk.advance(lambda _batch: None)
             streaming.release_block(block)
     model = checkpoint.load(dtype)
@@ -175,15 +176,17 @@ def test_batches_walk_through_its_blocks_as_through_the_model(
         with torch.no_grad():
             whole = model(**batch.inputs_for(model), output_hidden_states=True)
         tolerance = 1e-5 if dtype == torch.float32 else 0.05
-        torch.testing.assert_close(found[0][number], whole.encoder_hidden_states[1], rtol=0, atol=tolerance)
-        torch.testing.assert_close(found[2][number], whole.decoder_hidden_states[1], rtol=0, atol=tolerance)
+        torch.testing.assert_close(outputs[0][number], whole.encoder_hidden_states[1], rtol=0, atol=tolerance)
+        torch.testing.assert_close(outputs[2][number], whole.decoder_hidden_states[1], rtol=0, atol=tolerance)
 
 
 def test_a_model_that_is_too_large_is_evaluated_block_by_block(whisper: Path, text: TokenizedText) -> None:
     checkpoint = fb.Checkpoint(whisper)
     streamed, whole = StreamedModel(checkpoint, text, device="cpu"), WholeModel(checkpoint.load(), text, device="cpu")
-    found, expected = (torch.cat([part.features for part in each.features("", None)]) for each in (streamed, whole))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    features, expected = (
+        torch.cat([part.features for part in model.features("", None)]) for model in (streamed, whole)
+    )
+    torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
 def test_gptq_on_speech_is_written_and_loads_in_transformers(whisper: Path, quantized: Path) -> None:
@@ -191,9 +194,11 @@ def test_gptq_on_speech_is_written_and_loads_in_transformers(whisper: Path, quan
     ours = fb.Checkpoint(quantized).load()
     theirs = WhisperForConditionalGeneration.from_pretrained(quantized, dtype=torch.float32).eval()
     with torch.no_grad():
-        original, found, loaded = (model(**inputs).logits for model in (fb.Checkpoint(whisper).load(), ours, theirs))
-    assert torch.equal(found, loaded)
-    assert (original - found).abs().max() > 1e-3
+        original, our_logits, loaded = (
+            model(**inputs).logits for model in (fb.Checkpoint(whisper).load(), ours, theirs)
+        )
+    assert torch.equal(our_logits, loaded)
+    assert (original - our_logits).abs().max() > 1e-3
     assert (quantized / "preprocessor_config.json").is_file()
     plan = json.loads((quantized / "plan.json").read_text())
     errors = [layer["error"] for layer in plan["results"] if layer["error"]]
@@ -210,24 +215,24 @@ def test_gptq_hears_the_clips(whisper: Path, quantized: Path, tmp_path: Path) ->
 
 
 def test_it_is_evaluated_on_speech(whisper: Path, speech: Path, quantized: Path) -> None:
-    found = fb.evaluate(quantized, reference=whisper, text=speech, languages=["eng", "fra", "quy"], tokens=TOKENS)
-    assert found.setting.task == "transcription"
-    assert "given its sound" in found.summary()["question"]["asked"]
-    assert (found.documents.kl > 0).all()
+    scores = fb.evaluate(quantized, reference=whisper, text=speech, languages=["eng", "fra", "quy"], tokens=TOKENS)
+    assert scores.setting.task == "transcription"
+    assert "given its sound" in scores.summary()["question"]["asked"]
+    assert (scores.documents.kl > 0).all()
     request = TextRequest("evaluation", tokens=TOKENS)
     words = tokenize_corpus(fb.Checkpoint(whisper), read_corpus(speech), request=request, least=1)
     nll, _ = document_losses(fb.Checkpoint(quantized).load(), words)
-    np.testing.assert_allclose(found.documents.nll_quantized, nll, rtol=1e-5)
-    assert any("no token for quy_Latn" in note for note in found.notes)
-    again = fb.evaluate(quantized, reference=whisper, text=speech, repeat=found.signature())
-    np.testing.assert_array_equal(again.documents.kl, found.documents.kl)
+    np.testing.assert_allclose(scores.documents.nll_quantized, nll, rtol=1e-5)
+    assert any("no token for quy_Latn" in note for note in scores.notes)
+    again = fb.evaluate(quantized, reference=whisper, text=speech, repeat=scores.signature())
+    np.testing.assert_array_equal(again.documents.kl, scores.documents.kl)
 
 
 def test_other_policies_hear(whisper: Path, speech: Path, tmp_path: Path) -> None:
     for policy, options in {"fair": {"block_steps": 1, "model_steps": 1}, "laaciq": {}}.items():
         plan = fb.plan(whisper, policy=policy, bits=4, group=GROUP, text=speech, **ON, **options)
         done = fb.quantize(whisper, plan, text=speech, out=tmp_path / policy)
-        assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
+        assert sum(layer.bits == 4 for layer in done.layers) == 2 * 6 + 2 * 10
 
 
 def test_a_model_in_memory_comes_with_its_processor(whisper: Path, speech: Path) -> None:
@@ -235,11 +240,11 @@ def test_a_model_in_memory_comes_with_its_processor(whisper: Path, speech: Path)
         WhisperForConditionalGeneration.from_pretrained(whisper),
         WhisperProcessor.from_pretrained(whisper),
     )
-    own, files = (
-        fb.audit(each, tokenizer, text=speech, scheme=SCHEME, **ON)
-        for each, tokenizer in ((model, processor), (whisper, None))
+    in_memory, files = (
+        fb.audit(source, tokenizer, text=speech, scheme=SCHEME, **ON)
+        for source, tokenizer in ((model, processor), (whisper, None))
     )
-    np.testing.assert_allclose(own.measured.nll, files.measured.nll, rtol=1e-6)
+    np.testing.assert_allclose(in_memory.measured.nll, files.measured.nll, rtol=1e-6)
     with pytest.raises(InputError, match="pass the processor"):
         fb.audit(model, processor.tokenizer, text=speech, scheme=SCHEME, **ON)
 
@@ -248,13 +253,13 @@ def test_its_weights_are_screened_and_quantized_without_sound(whisper: Path, tmp
     (row,) = fb.screen([whisper]).rows
     assert row.problem is None
     done = fb.quantize(whisper, fb.plan(whisper, policy="rtn", bits=4, group=GROUP), out=tmp_path / "out")
-    assert sum(each.bits == 4 for each in done.layers) == 2 * 6 + 2 * 10
+    assert sum(layer.bits == 4 for layer in done.layers) == 2 * 6 + 2 * 10
 
 
 def test_the_file_of_a_processor_is_read_too(whisper: Path, speech: Path, tmp_path: Path, text: TokenizedText) -> None:
     copy = Path(shutil.copytree(whisper, tmp_path / "copy"))
-    own = json.loads((copy / "preprocessor_config.json").read_text())
+    settings = json.loads((copy / "preprocessor_config.json").read_text())
     (copy / "preprocessor_config.json").unlink()
-    (copy / "processor_config.json").write_text(json.dumps({"feature_extractor": own}))
-    found = tokenize_corpus(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
-    torch.testing.assert_close(found.windows[0].sound.features(), text.windows[0].sound.features(), rtol=0, atol=0)
+    (copy / "processor_config.json").write_text(json.dumps({"feature_extractor": settings}))
+    tokenized = tokenize_corpus(fb.Checkpoint(copy), read_corpus(speech), request=TextRequest(tokens=TOKENS))
+    torch.testing.assert_close(tokenized.windows[0].sound.features(), text.windows[0].sound.features(), rtol=0, atol=0)

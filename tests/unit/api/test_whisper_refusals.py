@@ -21,21 +21,21 @@ SCHEME = Scheme(4, GROUP)
 ON = {"languages": ["eng", "fra"], "tokens": TOKENS}
 
 
-@pytest.mark.parametrize("given", [{}, {"languages": ["eng"]}, {"languages": ["eng"], "text": "help"}])
+@pytest.mark.parametrize("options", [{}, {"languages": ["eng"]}, {"languages": ["eng"], "text": "help"}])
 @pytest.mark.parametrize(
     "measure",
     [
-        lambda model, given: fb.audit(model, scheme=SCHEME, **given),
-        lambda model, given: fb.plan(model, policy="gptq", bits=4, group=GROUP, **given),
-        lambda model, given: fb.evaluate(model, reference=model, **given),
+        lambda model, options: fb.audit(model, scheme=SCHEME, **options),
+        lambda model, options: fb.plan(model, policy="gptq", bits=4, group=GROUP, **options),
+        lambda model, options: fb.evaluate(model, reference=model, **options),
     ],
     ids=["audit", "plan", "evaluate"],
 )
-def test_without_speech_it_is_refused(whisper: Path, measure, given) -> None:
+def test_without_speech_it_is_refused(whisper: Path, measure, options) -> None:
     with pytest.raises(
         InputError, match=r"reads sound, and the text that comes with fairbits has none; give .*--text DIR"
     ):
-        measure(whisper, given)
+        measure(whisper, options)
 
 
 def test_text_of_the_user_is_refused(whisper: Path, tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_text_of_the_user_is_refused(whisper: Path, tmp_path: Path) -> None:
 
 
 def test_clips_that_do_not_fit_are_left_out(whisper: Path, tmp_path: Path) -> None:
-    said = {"eng": [f"Number {i}." for i in range(6)], "fra": ["mot " * 60, *(f"Nombre {i}." for i in range(5))]}
-    write_speech(tmp_path / "clips", said, seconds=(1.0, 2.0))
+    transcripts = {"eng": [f"Number {i}." for i in range(6)], "fra": ["mot " * 60, *(f"Nombre {i}." for i in range(5))]}
+    write_speech(tmp_path / "clips", transcripts, seconds=(1.0, 2.0))
     wavfile.write(tmp_path / "clips" / "eng" / "3.wav", 16000, np.zeros(160_001, np.int16))
     corpus = read_corpus(tmp_path / "clips", evaluation_share=0.0)
     text = tokenize_corpus(fb.Checkpoint(whisper), corpus, request=TextRequest(tokens=1000))
@@ -57,7 +57,10 @@ def test_clips_that_do_not_fit_are_left_out(whisper: Path, tmp_path: Path) -> No
     )
     (short,) = short_text_notes(text, TextRequest(tokens=1000), parallel=False)[1:]
     tokens = sum(
-        label >= 0 for each in text.windows if text.lang[each.document] == "eng_Latn" for label in each.main.labels
+        label >= 0
+        for window in text.windows
+        if text.lang[window.document] == "eng_Latn"
+        for label in window.main.labels
     )
     assert f"eng_Latn {tokens}" in short
 
@@ -92,15 +95,15 @@ def test_a_feature_extractor_must_belong_to_the_model(
 
 
 def test_the_command_line_says_what_is_wrong(whisper: Path, speech: Path, tmp_path: Path, command) -> None:
-    code, _, said = command("audit", whisper)
+    code, _, errors = command("audit", whisper)
     assert code == 2
-    assert "give a directory of speech (--text DIR)" in " ".join(said.split())
+    assert "give a directory of speech (--text DIR)" in " ".join(errors.split())
     bad = Path(shutil.copytree(speech, tmp_path / "bad"))
     for clip in (bad / "eng").glob("*.wav"):
         clip.write_bytes(clip.read_bytes()[:1000])
-    code, _, said = command("audit", whisper, "--text", bad, "--tokens", "96", "--group", str(GROUP))
+    code, _, errors = command("audit", whisper, "--text", bad, "--tokens", "96", "--group", str(GROUP))
     assert code == 2
-    assert "is damaged, or not a WAV file of plain samples" in " ".join(said.split())
+    assert "is damaged, or not a WAV file of plain samples" in " ".join(errors.split())
 
 
 def test_the_command_line_audits_and_shows_it(whisper: Path, speech: Path, command) -> None:

@@ -24,13 +24,13 @@ CORPUS = Corpus(
 )
 
 
-def made(checkpoint):
+def run_audit(checkpoint):
     return audit(checkpoint, text=CORPUS, scheme=Scheme(3, 16), tokens=200, second_moments=True)
 
 
 @pytest.fixture(scope="module")
 def record(reading_model):
-    return made(reading_model("llama"))
+    return run_audit(reading_model("llama"))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def saved(record, tmp_path):
 def test_blocks_add_up_to_the_damage_of_a_language(record):
     for form in ("kronecker", "token", "diagonal"):
         damage = record.damage[form]
-        totals = [each.value for each in damage.estimates().values()]
+        totals = [estimate.value for estimate in damage.estimates().values()]
         np.testing.assert_allclose(damage.by_block.sum(1), totals)
         np.testing.assert_allclose(damage.by_linear.sum(1), totals)
         np.testing.assert_array_equal(damage.sums, record.measured.damage[record.scheme][form])
@@ -94,7 +94,7 @@ def test_arrays_hold_the_sums_of_every_document(record, saved):
 def test_the_same_bytes_twice(reading_model, record, tmp_path):
     record.save(tmp_path / "audit.json")
     (tmp_path / "again").mkdir()
-    made(reading_model("llama")).save(tmp_path / "again" / "audit.json")
+    run_audit(reading_model("llama")).save(tmp_path / "again" / "audit.json")
     for name in ("audit.json", "audit.safetensors"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 

@@ -39,11 +39,11 @@ def saved(reading_model, tmp_path_factory):
 
 def test_distances_ignore_the_size_of_activations():
     h = np.random.default_rng(0).gamma(2.0, size=(3, 8))
-    found = moment_distances([h, h[:, :4]])
-    np.testing.assert_allclose(found, moment_distances([h * [[1.0], [10.0], [1e3]], h[:, :4]]))
-    np.testing.assert_allclose(found, found.T)
-    assert (np.diag(found) == 0).all()
-    assert (found[~np.eye(3, dtype=bool)] > 0).all()
+    distances = moment_distances([h, h[:, :4]])
+    np.testing.assert_allclose(distances, moment_distances([h * [[1.0], [10.0], [1e3]], h[:, :4]]))
+    np.testing.assert_allclose(distances, distances.T)
+    assert (np.diag(distances) == 0).all()
+    assert (distances[~np.eye(3, dtype=bool)] > 0).all()
 
 
 def test_distances_are_means_over_channels_and_inputs():
@@ -65,21 +65,21 @@ def test_costs_grow_with_the_damage():
 
 def test_the_chosen_language_leaves_the_others_least_to_lose(saved):
     path, fingerprint = saved
-    known = audited_languages(path)
-    assert sorted(known) == ["eng_Latn", "heb_Hebr", "nld_Latn"]
-    found = cover_languages(path, 1, fingerprint=fingerprint)
-    alone = {code: cover_languages(path, 1, candidates=[code]) for code in known}
-    means = {code: np.mean(list(each.loss.values())) for code, each in alone.items()}
-    assert found.languages == (min(means, key=means.__getitem__),)
-    assert found.loss[found.languages[0]] == 0
-    assert set(found.farthest) == set(known) - set(found.languages)
-    assert cover_languages(path, 3).notes == (f"3 of 3 audited languages chosen: {', '.join(known)}",)
+    audited = audited_languages(path)
+    assert sorted(audited) == ["eng_Latn", "heb_Hebr", "nld_Latn"]
+    chosen = cover_languages(path, 1, fingerprint=fingerprint)
+    alone = {code: cover_languages(path, 1, candidates=[code]) for code in audited}
+    means = {code: np.mean(list(single.loss.values())) for code, single in alone.items()}
+    assert chosen.languages == (min(means, key=means.__getitem__),)
+    assert chosen.loss[chosen.languages[0]] == 0
+    assert set(chosen.farthest) == set(audited) - set(chosen.languages)
+    assert cover_languages(path, 3).notes == (f"3 of 3 audited languages chosen: {', '.join(audited)}",)
 
 
 def test_candidates_that_the_audit_lacks_are_named(saved):
-    found = cover_languages(saved[0], 1, candidates=["eng_Latn", "fra_Latn"])
-    assert found.languages == ("eng_Latn",)
-    assert found.notes[1] == "1 languages of the text are not in the audit and were not considered: fra_Latn"
+    chosen = cover_languages(saved[0], 1, candidates=["eng_Latn", "fra_Latn"])
+    assert chosen.languages == ("eng_Latn",)
+    assert chosen.notes[1] == "1 languages of the text are not in the audit and were not considered: fra_Latn"
 
 
 def test_a_long_list_is_cut():

@@ -64,11 +64,11 @@ def never(saved):
 
 
 def test_an_expert_that_never_wins_is_found(never):
-    found = never.experts
-    assert (found.counts[1][:, 4] == 0).all()
-    assert (found.counts[1][:, :4] > 0).all()
-    assert found.unreached == {0: int((found.counts[0].sum(0) == 0).sum()), 1: 1}
-    assert {(each.language, each.empty) for each in found.shortages() if each.block == 1} == {
+    experts = never.experts
+    assert (experts.counts[1][:, 4] == 0).all()
+    assert (experts.counts[1][:, :4] > 0).all()
+    assert experts.unreached == {0: int((experts.counts[0].sum(0) == 0).sum()), 1: 1}
+    assert {(shortage.language, shortage.empty) for shortage in experts.shortages() if shortage.block == 1} == {
         ("heb_Hebr", 1),
         ("eng_Latn", 1),
     }
@@ -80,33 +80,36 @@ def test_an_expert_that_never_wins_is_found(never):
 
 def test_experts_below_the_limit_get_too_little_text():
     counts = np.array([[0, 31, 32, 100], [40, 50, 60, 70]])
-    found = ExpertUse(("heb_Hebr", "eng_Latn"), (BlockExperts(3, 2, counts), BlockExperts(5, 2, counts + 1)))
-    assert found.too_little_text().tolist() == [[2, 1], [0, 0]]
-    assert found.too_little_text(1).tolist() == [[1, 0], [0, 0]]
-    assert found.too_little_text(61).tolist() == [[3, 3], [3, 2]]
-    assert found.even_share()[:, 0].tolist() == [163 / 4, 55.0]
-    assert (found.pairs, found.unreached) == (16, {3: 0, 5: 0})
-    assert [(each.block, each.too_little, each.empty) for each in found.shortages()] == [(3, 2, 1), (5, 1, 0)]
-    frame = found.to_pandas()
+    use = ExpertUse(("heb_Hebr", "eng_Latn"), (BlockExperts(3, 2, counts), BlockExperts(5, 2, counts + 1)))
+    assert use.too_little_text().tolist() == [[2, 1], [0, 0]]
+    assert use.too_little_text(1).tolist() == [[1, 0], [0, 0]]
+    assert use.too_little_text(61).tolist() == [[3, 3], [3, 2]]
+    assert use.even_share()[:, 0].tolist() == [163 / 4, 55.0]
+    assert (use.pairs, use.unreached) == (16, {3: 0, 5: 0})
+    assert [(shortage.block, shortage.too_little, shortage.empty) for shortage in use.shortages()] == [
+        (3, 2, 1),
+        (5, 1, 0),
+    ]
+    frame = use.to_pandas()
     assert frame.shape == (16, 4)
     assert frame[(frame.block == 3) & (frame.expert == 1)].positions.tolist() == [31, 50]
     assert frame.groupby("language").positions.sum().to_dict() == {"heb_Hebr": 330, "eng_Latn": 444}
-    assert found.plot().to_dict()["data"][0]["z"] == [[0.5, 0.25], [0.0, 0.0]]
-    assert found.plot(5).to_dict()["data"][0]["z"] == (counts + 1).tolist()
-    assert "heb_Hebr" in repr(found)
+    assert use.plot().to_dict()["data"][0]["z"] == [[0.5, 0.25], [0.0, 0.0]]
+    assert use.plot(5).to_dict()["data"][0]["z"] == (counts + 1).tolist()
+    assert "heb_Hebr" in repr(use)
     with pytest.raises(InputError, match=r"block is 4; it must be one that has experts: 3, 5"):
-        found.plot(4)
+        use.plot(4)
     with pytest.raises(InputError, match="least"):
-        found.too_little_text(0)
+        use.too_little_text(0)
 
 
 def test_what_is_saved_is_loaded(record, tmp_path):
     record.save(tmp_path / "audit.json")
     stored = AUDIT.read(tmp_path / "audit.json").experts
     assert stored.least == LEAST_POSITIONS
-    for column, (block, own) in enumerate(zip(stored.blocks, record.measured.experts, strict=True)):
-        assert (block.block, block.experts, block.per_position) == (own.block, 3, 2)
-        assert list(block.routed.values()) == own.counts.sum(1).tolist()
+    for column, (block, measured) in enumerate(zip(stored.blocks, record.measured.experts, strict=True)):
+        assert (block.block, block.experts, block.per_position) == (measured.block, 3, 2)
+        assert list(block.routed.values()) == measured.counts.sum(1).tolist()
         assert list(block.starved.values()) == record.experts.too_little_text()[:, column].tolist()
     loaded = ExpertUse.load(tmp_path / "audit.json")
     assert loaded.languages == record.languages
@@ -144,18 +147,18 @@ def test_details_have_a_row_for_every_language(record):
 
 
 def test_a_model_without_experts_says_nothing_of_them(reading_model):
-    found = audited(reading_model("llama"))
-    assert found.experts is None
-    assert found.as_data()["experts"] is None
-    assert "Experts" not in shown(render_tables(found.tables()))
+    llama_audit = audited(reading_model("llama"))
+    assert llama_audit.experts is None
+    assert llama_audit.as_data()["experts"] is None
+    assert "Experts" not in shown(render_tables(llama_audit.tables()))
     with pytest.raises(InputError, match="has no experts whose text was counted"):
-        found.plot("experts")
+        llama_audit.plot("experts")
 
 
 def test_enough_text_starves_nobody(record):
     """The counts of a pass over a hundred times as much text of this kind."""
-    many = tuple(replace(each, counts=each.counts * 100) for each in record.measured.experts)
-    found = replace(record, measured=replace(record.measured, experts=many))
-    text = shown(render_tables(found.tables()))
+    many = tuple(replace(layer, counts=layer.counts * 100) for layer in record.measured.experts)
+    larger_audit = replace(record, measured=replace(record.measured, experts=many))
+    text = shown(render_tables(larger_audit.tables()))
     assert "0 of 12 pairs of expert and language (0.0%) get too little text" in text
     assert "too little text of" not in text

@@ -131,8 +131,8 @@ def test_carriers_are_the_largest_shares(several) -> None:
 def test_every_condition_and_every_box_has_its_number(several) -> None:
     text = " ".join(printed(audit_tables(several)).split())
     view = several.founders
-    for each in view.conditions:
-        assert f"{each.value:.3g}" in re.search(rf" {each.name} (.*?) (holds|fails)", text)[1]
+    for condition in view.conditions:
+        assert f"{condition.value:.3g}" in re.search(rf" {condition.name} (.*?) (holds|fails)", text)[1]
     assert sum(text.count(f"{mark} ") for mark in "✓✗") == len(view.checklist)
     for check in view.checklist:
         assert f"{'✓' if check.passed else '✗'} {check.text}: " in text
@@ -141,9 +141,12 @@ def test_every_condition_and_every_box_has_its_number(several) -> None:
 
 def test_the_certificate_is_that_of_the_audit(several) -> None:
     text = " ".join(printed(audit_tables(several)).split())
-    found = several.certificate
-    assert f"differ by {found.worst.actual:.3g} (" in text
-    assert f"by more than {found.certified:.3g} (tightness {found.worst.actual / found.certified:.0%})" in text
+    certificate = several.certificate
+    assert f"differ by {certificate.worst.actual:.3g} (" in text
+    assert (
+        f"by more than {certificate.certified:.3g} (tightness {certificate.worst.actual / certificate.certified:.0%})"
+        in text
+    )
     assert "not the loss" in text
 
 
@@ -168,8 +171,10 @@ def test_a_clear_gap_is_named_and_one_of_noise_is_not(several) -> None:
 def with_foreign(audit: Audit, *codes: str) -> Audit:
     """Returns an audit whose text is foreign to the model in these languages, and in no others."""
     proxies = {
-        code: replace(each, predictive_entropy=replace(each.loss, value=each.loss.value / (2 if code in codes else 1)))
-        for code, each in audit.redundancy.items()
+        code: replace(
+            proxy, predictive_entropy=replace(proxy.loss, value=proxy.loss.value / (2 if code in codes else 1))
+        )
+        for code, proxy in audit.redundancy.items()
     }
     return replace(audit, redundancy=proxies)
 
@@ -200,7 +205,7 @@ def test_languages_that_cannot_be_trusted_come_last_and_leave_the_headline(sever
     assert "do not trust" not in everything
     assert codes_in(everything) == worst_first(damage)
     data = audit.as_data()["languages"]
-    assert {code: each["trusted"] for code, each in data.items()} == {code: code != worst for code in damage}
+    assert {code: entry["trusted"] for code, entry in data.items()} == {code: code != worst for code in damage}
 
 
 def test_without_a_language_to_trust_nothing_is_ranked(several) -> None:
@@ -229,5 +234,5 @@ def test_details_hold_every_form_and_every_block(several) -> None:
     assert f"the form {several.predicted.form}." in text
     blocks = text[text.index("\nBlocks\n") :]
     assert re.findall(r"^  (\d) ", blocks, flags=re.MULTILINE) == list("012345")
-    for each in several.founders.conditions:
-        assert " ".join(each.remark.split()) in " ".join(text.split())
+    for condition in several.founders.conditions:
+        assert " ".join(condition.remark.split()) in " ".join(text.split())

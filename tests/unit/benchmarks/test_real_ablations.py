@@ -23,8 +23,8 @@ def patched():
 def test_an_ingredient_is_left_out_and_comes_back(name, changed):
     before = patched()
     with real_ablations.left_out(name):
-        found = [i for i, (one, other) in enumerate(zip(before, patched(), strict=True)) if one is not other]
-    assert found == changed
+        replaced = [i for i, (one, other) in enumerate(zip(before, patched(), strict=True)) if one is not other]
+    assert replaced == changed
     assert patched() == before
 
 

@@ -45,9 +45,9 @@ def test_ratios_of_independent_noise_cover_the_truth_and_swap_to_their_inverse()
 def group_of(**levels: tuple[float, ...]) -> Group:
     """Returns a group with one frame and one seed for each policy; two of three languages are calibrated."""
 
-    def policy(own: tuple[float, ...]) -> Any:
+    def policy(values: tuple[float, ...]) -> Any:
         def frame(_measure: str, _unit: str, languages: list[str]) -> LanguageFrame:
-            whole = frame_of(own)
+            whole = frame_of(values)
             kept = np.isin(whole.lang, languages)
             return LanguageFrame(
                 whole.lang[kept], whole.document[kept], values=whole.values[kept], weights=whole.weights[kept]
@@ -55,9 +55,9 @@ def group_of(**levels: tuple[float, ...]) -> Group:
 
         return SimpleNamespace(frame=frame, scores=(SimpleNamespace(languages=LANGUAGES),))
 
-    names = {name.replace("_all", "@all"): own for name, own in levels.items()}
+    names = {name.replace("_all", "@all"): values for name, values in levels.items()}
     facts = {name: ({"seconds": 60.0, "settings": {"languages": LANGUAGES[:2]}},) for name in names}
-    return Group("a", Setting(4, 128), "help", {name: policy(own) for name, own in names.items()}, facts)
+    return Group("a", Setting(4, 128), "help", {name: policy(values) for name, values in names.items()}, facts)
 
 
 def test_the_table_has_a_row_for_each_recipe_and_set_of_languages() -> None:

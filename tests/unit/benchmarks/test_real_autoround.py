@@ -19,8 +19,8 @@ START = 1
 
 def text_of(documents: dict[str, list[list[int]]], *, start: bool = True) -> TokenizedText:
     """Returns a text whose documents have these tokens, one window each."""
-    langs = [code for code, own in documents.items() for _ in own]
-    tokens = [ids for own in documents.values() for ids in own]
+    langs = [code for code, sequences in documents.items() for _ in sequences]
+    tokens = [ids for sequences in documents.values() for ids in sequences]
     before = [START] if start else []
     parts = [
         WindowPart(before + ids, [False] * len(before) + [True] * len(ids), [-100] * len(before + ids))
@@ -78,8 +78,8 @@ def test_rows_of_real_text_have_one_length_and_all_tokens() -> None:
     text = tokenize_corpus(checkpoint, udhr(["eng", "heb"]), request=TextRequest("calibration", 300, 64))
     rows = rows_of(text, 64)
     assert {len(row) for row in rows} == {64}
-    given = {token for window in text.windows for token in window.main.ids}
-    assert {token for row in rows for token in row} == given
+    expected = {token for window in text.windows for token in window.main.ids}
+    assert {token for row in rows for token in row} == expected
 
 
 @pytest.mark.long
@@ -87,7 +87,7 @@ def test_a_worker_gives_back_weights_on_a_grid() -> None:
     """Runs where AutoRound is installed."""
     pytest.importorskip("auto_round")
     checkpoint = Checkpoint("embedded:tiny")
-    modules = [each.module for each in checkpoint.architecture.linears.values()][:1]
+    modules = [linear.module for linear in checkpoint.architecture.linears.values()][:1]
     job = {
         "model": str(checkpoint.directory),
         "modules": modules,

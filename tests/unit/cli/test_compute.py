@@ -109,8 +109,8 @@ def test_every_command_computes_on_the_gpu_by_default_and_says_so_on_stderr(name
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     target, arguments = COMMANDS[name]
     monkeypatch.setattr(target, stop)
-    code, printed, said = command(name, *arguments, "--json")
-    assert (code, printed) == (2, ""), said
-    assert "device: cuda (NVIDIA H200)\n" in said
-    assert "far enough" in said
+    code, printed, errors = command(name, *arguments, "--json")
+    assert (code, printed) == (2, ""), errors
+    assert "device: cuda (NVIDIA H200)\n" in errors
+    assert "far enough" in errors
     assert asked == ["cuda"]

@@ -92,9 +92,9 @@ def test_a_new_policy_takes_its_options(run: Run) -> None:
     options = ("--policy", "toy", "--colour", "blue", "--wheels", "3", "--group", "64", "--json")
     code, printed, errors = run("plan", "embedded:tiny", *options)
     assert code == 0, errors
-    found = json.loads(printed)
-    assert found["policy"] == "toy"
-    assert (found["settings"]["colour"], found["settings"]["wheels"], found["settings"]["group"]) == ("blue", 3, 64)
+    data = json.loads(printed)
+    assert data["policy"] == "toy"
+    assert (data["settings"]["colour"], data["settings"]["wheels"], data["settings"]["group"]) == ("blue", 3, 64)
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_policies_that_differ_have_a_sentence_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "values"),
+    ("arguments", "values"),
     [
         ({"group": "channel", "embeddings": "8"}, {"group": "channel", "embeddings": 8}),
         ({"policy": "gptq", "mix": "eng=2,fra=1"}, {"mix": {"eng": 2.0, "fra": 1.0}}),
@@ -146,18 +146,18 @@ def test_policies_that_differ_have_a_sentence_each() -> None:
         ({"policy": "laaciq", "language": "nan", "objective": None}, {"language": "nan"}),
     ],
 )
-def test_values_are_read_by_their_type(given, values) -> None:
-    assert policy_values({"policy": DEFAULT, **given}) == values
+def test_values_are_read_by_their_type(arguments, values) -> None:
+    assert policy_values({"policy": DEFAULT, **arguments}) == values
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"group": "row"}, "--group is 'row'; it must be a whole number or channel or tensor"),
         ({"mix": "loud"}, "--mix is 'loud'; it must be equal or english or minimax or weights such as eng=2,fra=1"),
         ({"widths": "4-8"}, "--widths is '4-8'; it must be bit widths such as 4,3 or a range such as 2..8"),
     ],
 )
-def test_values_that_cannot_be_read_are_refused(given, message) -> None:
+def test_values_that_cannot_be_read_are_refused(arguments, message) -> None:
     with pytest.raises(InputError, match=message):
-        policy_values(given)
+        policy_values(arguments)

@@ -26,7 +26,7 @@ ALLOCATED = replace(
 
 
 @pytest.mark.parametrize(
-    ("plan", "told"),
+    ("plan", "options"),
     [
         (PLAN, {}),
         (PLAN, {"policy": "gptq", "bits": 4, "group": 128, "embeddings": "keep", "mix": "equal"}),
@@ -36,12 +36,12 @@ ALLOCATED = replace(
         (ALLOCATED, {"avg_bits": 5, "sensitivity": "predicted"}),
     ],
 )
-def test_what_agrees_goes_on(plan, told) -> None:
-    assert check_agrees(plan, told) is plan
+def test_what_agrees_goes_on(plan, options) -> None:
+    assert check_agrees(plan, options) is plan
 
 
 @pytest.mark.parametrize(
-    ("plan", "told", "message"),
+    ("plan", "options", "message"),
     [
         (PLAN, {"policy": "rtn"}, "--policy is rtn, but the interrupted run had gptq"),
         (PLAN, {"group": "channel"}, "--group is channel, .* had 128"),
@@ -55,6 +55,6 @@ def test_what_agrees_goes_on(plan, told) -> None:
         (ALLOCATED, {"sensitivity": "measured"}, "had predicted"),
     ],
 )
-def test_what_does_not_agree_is_refused(plan, told, message) -> None:
+def test_what_does_not_agree_is_refused(plan, options, message) -> None:
     with pytest.raises(InputError, match=message):
-        check_agrees(plan, told)
+        check_agrees(plan, options)

@@ -49,9 +49,9 @@ def test_a_plan_costs_the_same_every_time(model: Callable[[str], Checkpoint], fa
     plans = [plan(checkpoint, policy="rtn", bits=bits, group="channel") for bits in (8, 2, 8)]
     with PlanTrial.of(checkpoint, corpus, request=TextRequest("evaluation", 64, 32)) as trial:
         assert any("kept on disk" in note for note in trial.reference.notes) == (family in TOGETHER)
-        found = [trial.run(each, name=str(i)).scores.documents for i, each in enumerate(plans)]
+        document_scores = [trial.run(candidate, name=str(i)).scores.documents for i, candidate in enumerate(plans)]
     for name in ("nll_reference", "nll_quantized", "kl", "flips"):
-        first, second, third = (getattr(each, name) for each in found)
+        first, second, third = (getattr(scores, name) for scores in document_scores)
         assert np.array_equal(first, third), name
         assert np.array_equal(first, second) == (name == "nll_reference"), name
 

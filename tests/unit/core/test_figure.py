@@ -31,9 +31,9 @@ def test_the_page_holds_everything_and_runs_nothing_else(tmp_path: Path) -> None
     page = (tmp_path / "figure.html").read_text(encoding="utf-8")
     assert page.count("</script>") == 2
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
-    given = re.search(r'Plotly\.newPlot\("plot",(\[.*\]),(\{.*\}),\{displaylogo', page)
-    assert given is not None
-    assert json.loads(given[1])[0]["x"] == [3.0, 1.0]
+    arguments = re.search(r'Plotly\.newPlot\("plot",(\[.*\]),(\{.*\}),\{displaylogo', page)
+    assert arguments is not None
+    assert json.loads(arguments[1])[0]["x"] == [3.0, 1.0]
 
 
 def test_a_notebook_gets_a_frame_and_plotlys_form() -> None:

@@ -24,7 +24,7 @@ from fairbits.core.files import (
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(each.name for each in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir())
 
 
 def test_files_get_their_names_in_order_after_all_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_files_get_their_names_in_order_after_all_are_complete(tmp_path: Path, m
     replace = Path.replace
 
     def renamed(draft: Path, target: Path) -> Path:
-        assert len([each for each in names(tmp_path) if TEMPORARY.fullmatch(each)]) == 3 - len(seen)
+        assert len([name for name in names(tmp_path) if TEMPORARY.fullmatch(name)]) == 3 - len(seen)
         seen.append(target.name)
         return replace(draft, target)
 
@@ -67,10 +67,10 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not
         "import sys; from pathlib import Path; from fairbits.core.files import temporary_name\n"
         "for name in sys.argv[2:]: print(temporary_name(Path(sys.argv[1]) / name).name)"
     )
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), "a", "b"], capture_output=True, text=True, check=True
     )
-    left, other = said.stdout.split()
+    left, other = process.stdout.split()
     living = temporary_name(tmp_path / "a")
     for name in (left, other, living.name, "a.part"):
         (tmp_path / name).touch()
@@ -113,6 +113,6 @@ def test_an_interruption_waits(tmp_path: Path) -> None:
 
 
 def test_names_say_whose_they_are(tmp_path: Path) -> None:
-    found = TEMPORARY.fullmatch(temporary_name(tmp_path / ("x" * 250)).name)
-    assert found is not None
-    assert found[2] == str(os.getpid())
+    match = TEMPORARY.fullmatch(temporary_name(tmp_path / ("x" * 250)).name)
+    assert match is not None
+    assert match[2] == str(os.getpid())

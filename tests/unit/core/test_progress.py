@@ -5,19 +5,19 @@ from fairbits.core.progress import part, within
 
 def test_stages_get_a_prefix() -> None:
     seen: list[tuple[str, float, float]] = []
-    found = within(lambda *call: seen.append(call), "gptq, 4 bits")
-    assert found is not None
-    found("rounding blocks", 1, 3)
+    progress = within(lambda *call: seen.append(call), "gptq, 4 bits")
+    assert progress is not None
+    progress("rounding blocks", 1, 3)
     assert seen == [("gptq, 4 bits: rounding blocks", 1, 3)]
 
 
 def test_rounds_are_parts_of_one_stage() -> None:
     seen: list[tuple[str, float, float]] = []
     for number in range(2):
-        found = part(lambda *call: seen.append(call), "trying mixes", number=number, count=2)
-        assert found is not None
-        found("rounding blocks", 1, 2)
-        found("rounding blocks", 2, 2)
+        progress = part(lambda *call: seen.append(call), "trying mixes", number=number, count=2)
+        assert progress is not None
+        progress("rounding blocks", 1, 2)
+        progress("rounding blocks", 2, 2)
     assert seen == [("trying mixes", done, 4) for done in (1, 2, 3, 4)]
 
 

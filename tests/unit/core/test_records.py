@@ -180,8 +180,8 @@ class Table:
 
 
 def test_a_column_becomes_an_array() -> None:
-    found = check_record(Table, {"names": ["a", "b"], "numbers": [1, 2.5]})
-    assert (found.names.tolist(), found.numbers.tolist(), found.numbers.dtype) == (["a", "b"], [1.0, 2.5], np.float64)
+    table = check_record(Table, {"names": ["a", "b"], "numbers": [1, 2.5]})
+    assert (table.names.tolist(), table.numbers.tolist(), table.numbers.dtype) == (["a", "b"], [1.0, 2.5], np.float64)
     for odd, message in (
         ([1, -1], "numbers.1 is -1"),
         ([[1]], "numbers.0 is"),
@@ -194,8 +194,9 @@ def test_a_column_becomes_an_array() -> None:
 
 def test_numbers_come_back_as_they_were() -> None:
     numbers = [
-        float(each)
-        for each in np.random.default_rng(0).standard_normal(10_000) * 10.0 ** np.arange(-150, 150).repeat(34)[:10_000]
+        float(number)
+        for number in np.random.default_rng(0).standard_normal(10_000)
+        * 10.0 ** np.arange(-150, 150).repeat(34)[:10_000]
     ]
     assert list(check_record(tuple[float, ...], numbers)) == numbers
 

@@ -43,7 +43,7 @@ def refusal(tmp_path: Path, name: str, load: Callable[[Path], Any], place: str, 
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "message"),
     [
         ("languages", ["eng_Latn", "heb_Hebr", "heb_Hebr"], "languages names 'heb_Hebr' twice"),
         (
@@ -64,12 +64,12 @@ def refusal(tmp_path: Path, name: str, load: Callable[[Path], Any], place: str, 
         ("quantized/size_bytes", 0, "quantized.size_bytes is 0"),
     ],
 )
-def test_scores(tmp_path: Path, place: str, value: Any, said: str) -> None:
-    assert re.search(said, refusal(tmp_path, "scores.json", Scores.load, place, value))
+def test_scores(tmp_path: Path, place: str, value: Any, message: str) -> None:
+    assert re.search(message, refusal(tmp_path, "scores.json", Scores.load, place, value))
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "message"),
     [
         ("layers/1/block", 10**300, "layers.1.block is 1000"),
         ("layers/1/block", -1, "layers.1.block is -1"),
@@ -87,12 +87,12 @@ def test_scores(tmp_path: Path, place: str, value: Any, said: str) -> None:
         ("fingerprint", "", "fingerprint is ''; it must be a SHA-256"),
     ],
 )
-def test_plans(tmp_path: Path, place: str, value: Any, said: str) -> None:
-    assert re.search(said, refusal(tmp_path, "plan.json", Plan.load, place, value))
+def test_plans(tmp_path: Path, place: str, value: Any, message: str) -> None:
+    assert re.search(message, refusal(tmp_path, "plan.json", Plan.load, place, value))
 
 
 @pytest.mark.parametrize(
-    ("name", "load", "place", "value", "said"),
+    ("name", "load", "place", "value", "message"),
     [
         ("run.json", RUN.read, "baselines/0/scores", "../../secret.json", "baselines.0.scores is '../../secret.json'"),
         ("run.json", RUN.read, "baselines/1/name", "rtn", "baselines names 'rtn' twice"),
@@ -119,9 +119,9 @@ def test_plans(tmp_path: Path, place: str, value: Any, said: str) -> None:
     ],
 )
 def test_other_records(
-    tmp_path: Path, name: str, load: Callable[[Path], Any], place: str, value: Any, said: str
+    tmp_path: Path, name: str, load: Callable[[Path], Any], place: str, value: Any, message: str
 ) -> None:
-    assert said in refusal(tmp_path, name, load, place, value)
+    assert message in refusal(tmp_path, name, load, place, value)
 
 
 def changed_mix(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any]) -> Path:
@@ -129,15 +129,15 @@ def changed_mix(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any]
     rows = [json.loads(line) for line in (SAVED / "calib.jsonl").read_bytes().splitlines()]
     rows[0] |= sample
     content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    said = json.loads((SAVED / "calib.jsonl.manifest.json").read_bytes()) | manifest
+    changed_manifest = json.loads((SAVED / "calib.jsonl.manifest.json").read_bytes()) | manifest
     file = tmp_path / "calib.jsonl"
     file.write_bytes(content)
-    manifest_path(file).write_text(json.dumps(said | {"sha256": hashlib.sha256(content).hexdigest()}))
+    manifest_path(file).write_text(json.dumps(changed_manifest | {"sha256": hashlib.sha256(content).hexdigest()}))
     return file
 
 
 @pytest.mark.parametrize(
-    ("sample", "manifest", "said"),
+    ("sample", "manifest", "message"),
     [
         ({"lang": "fra_Latn"}, {}, "a sample names 'fra_Latn', which is not in shares"),
         ({"lang": "../../etc/passwd"}, {}, "0.lang is '../../etc/passwd'; it must be the code of a language"),
@@ -155,17 +155,17 @@ def changed_mix(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any]
         ({}, {"sequence": 0}, "sequence is 0"),
     ],
 )
-def test_mixes(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any], said: str) -> None:
+def test_mixes(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any], message: str) -> None:
     Mix.load(changed_mix(tmp_path, {}, {}))
     file = changed_mix(tmp_path, sample, manifest)
     with pytest.raises(InputError) as caught:
         Mix.load(file)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         ("tokens:" + "9" * 5000, "the signature has tokens '999"),
         ("tokens:0", "the signature: tokens is 0"),
@@ -175,20 +175,20 @@ def test_mixes(tmp_path: Path, sample: dict[str, Any], manifest: dict[str, Any],
         ("text:\x1b[2J", "contains control characters"),
     ],
 )
-def test_signatures(part: str, said: str) -> None:
+def test_signatures(part: str, message: str) -> None:
     pairs = (
         "model:1|reference:2|text:help|hash:3|split:evaluation|languages:eng_Latn|tokens:9|window:9|seed:0|measure:loss"
     )
-    own = dict(each.split(":") for each in pairs.split("|"))
+    fields = dict(pair.split(":") for pair in pairs.split("|"))
     Signature.parse(pairs)
-    own |= dict([part.split(":", 1)])
+    fields |= dict([part.split(":", 1)])
     with pytest.raises(InputError) as caught:
-        Signature.parse("|".join(f"{name}:{value}" for name, value in own.items()))
-    assert said in str(caught.value)
+        Signature.parse("|".join(f"{name}:{value}" for name, value in fields.items()))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b'{"a": ' + b"[" * 41 + b"]" * 41 + b"}", "nested more than 40 levels deep"),
         (b'{"a": "' + b"[" * 100 + b'"}', None),
@@ -200,13 +200,13 @@ def test_signatures(part: str, said: str) -> None:
         (b'{"a": ' + b"9" * 401 + b"}", "is not a finite number"),
     ],
 )
-def test_json_that_would_fill_the_stack_or_is_no_text(data: bytes, said: str | None) -> None:
-    if said is None:
+def test_json_that_would_fill_the_stack_or_is_no_text(data: bytes, message: str | None) -> None:
+    if message is None:
         parse_object(data, "x.json")
         return
     with pytest.raises(InputError) as caught:
         parse_object(data, "x.json")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_json_of_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_tasks_are_done_in_order_with_the_work_opened_once() -> None:
             {"two": 2, "one": 1},
             work,
             resources={},
-            on_result=lambda *found: results.append(found),
+            on_result=lambda *result: results.append(result),
             progress=lambda *stage: stages.append(stage),
         )
     assert (pool.cluster, pool.has_gpus) == (None, False)
@@ -65,14 +65,14 @@ def test_an_error_ends_the_work_unless_it_is_taken() -> None:
     tasks = {str(number): number for number in (2, 3, 4)}
     with open_pool(None) as pool:
         with pytest.raises(InputError, match=r"^3 cannot be squared$"):
-            pool.run(tasks, Squares(), resources={}, on_result=lambda *found: results.append(found))
+            pool.run(tasks, Squares(), resources={}, on_result=lambda *result: results.append(result))
         assert results == [("2", 4)]
         pool.run(
             tasks,
             Squares(),
             resources={},
-            on_result=lambda *found: results.append(found),
-            on_error=lambda *found: problems.append(found),
+            on_result=lambda *result: results.append(result),
+            on_error=lambda *problem: problems.append(problem),
         )
     assert results[1:] == [("2", 4), ("4", 16)]
     assert [(name, str(problem)) for name, problem in problems] == [("3", "3 cannot be squared")]
@@ -138,14 +138,14 @@ def test_an_address_that_does_not_answer_is_an_error_at_once() -> None:
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("output", "message"),
     [
         ("ray.exceptions.AuthenticationError: RPC error", "answers, but refuses this command: it requires an auth"),
         ("ray.exceptions.RpcError: Timed out", "no Ray cluster answers at auto"),
     ],
 )
-def test_a_cluster_that_refuses_is_told_from_one_that_does_not_answer(monkeypatch, said, message) -> None:
-    refused = subprocess.CompletedProcess([], 1, "", said)
+def test_a_cluster_that_refuses_is_told_from_one_that_does_not_answer(monkeypatch, output, message) -> None:
+    refused = subprocess.CompletedProcess([], 1, "", output)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: refused)
     with pytest.raises(InputError, match=message):
         open_pool("auto").__enter__()

@@ -20,10 +20,10 @@ def test_small_divergence_of_large_logits_is_exact() -> None:
     b = a + 7 + 1e-2 * torch.randn(40, 5000, generator=rng)
     p, q = a.double().log_softmax(-1), b.double().log_softmax(-1)
     true = (p.exp() * (p - q)).sum(1)
-    found = compare_logits(a, b, torch.zeros(40, dtype=torch.long))
+    comparison = compare_logits(a, b, torch.zeros(40, dtype=torch.long))
     assert true.max() < 1e-4
-    assert found[2] == pytest.approx(true, abs=2e-6)
-    assert found[0] == pytest.approx(-p[:, 0], abs=1e-5)
+    assert comparison[2] == pytest.approx(true, abs=2e-6)
+    assert comparison[0] == pytest.approx(-p[:, 0], abs=1e-5)
 
 
 def test_margins_are_those_of_a_plain_loop() -> None:
@@ -34,15 +34,15 @@ def test_margins_are_those_of_a_plain_loop() -> None:
     expected = []
     for before, after in zip(a.tolist(), b.tolist(), strict=True):
         first = max(range(30), key=before.__getitem__)
-        own, other = (max(row[i] for i in range(30) if i != first) for row in (before, after))
-        expected.append((after[first] - other) - (before[first] - own))
+        other_before, other_after = (max(row[i] for i in range(30) if i != first) for row in (before, after))
+        expected.append((after[first] - other_after) - (before[first] - other_before))
     first, second = a.topk(2).values.T
     after = b.gather(1, a.argmax(1)[:, None])[:, 0]
     flips = after < b.amax(1)
-    found = compare_logits(a, b, torch.zeros(200, dtype=torch.long))
-    assert found.shape == (5, 200)
-    assert found[4] == pytest.approx(torch.tensor(expected), abs=1e-5)
-    assert found[4][0] == 0
+    comparison = compare_logits(a, b, torch.zeros(200, dtype=torch.long))
+    assert comparison.shape == (5, 200)
+    assert comparison[4] == pytest.approx(torch.tensor(expected), abs=1e-5)
+    assert comparison[4][0] == 0
     assert 20 < flips.sum() < 180
-    assert torch.equal(found[3].bool(), flips)
-    assert torch.equal(first - second + found[4] < -1e-6, flips)
+    assert torch.equal(comparison[3].bool(), flips)
+    assert torch.equal(first - second + comparison[4] < -1e-6, flips)

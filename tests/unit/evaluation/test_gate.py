@@ -37,10 +37,10 @@ def drawn(damage: dict[str, float] = DAMAGE, *, documents: int = 60, noise: floa
 
 def shifted(scores: Scores, **nats: float) -> Scores:
     """Returns scores in which documents of some languages diverge more, with some noise."""
-    own = scores.documents
-    more = np.array([nats.get(code[:3], 0.0) for code in own.lang.tolist()])
+    documents = scores.documents
+    more = np.array([nats.get(code[:3], 0.0) for code in documents.lang.tolist()])
     jitter = np.random.default_rng(5).normal(0, 0.3, len(more))
-    return replace(scores, documents=replace(own, kl=own.kl + more + jitter))
+    return replace(scores, documents=replace(documents, kl=documents.kl + more + jitter))
 
 
 @pytest.mark.parametrize(("limit", "outcome"), [(0.001, "fail"), (9.0, "undecided"), (99.0, "pass")])
@@ -56,19 +56,19 @@ def outcomes(verdict: GateResult) -> list[str]:
 
 def test_limits_are_kept_exceeded_or_undecided_by_the_bounds_of_the_interval() -> None:
     scores = drawn()
-    for limits, found in (
+    for limits, estimate in (
         ({"max_worst": 10.0}, scores.frame(UNIT).worst()[1]),
         ({"max_mean": 7.0}, scores.frame(UNIT).mean()),
         ({"max_gap": 7.0}, scores.frame(UNIT).gap()),
     ):
         (name,) = limits
-        for limit, outcome in ((found.high, "pass"), (found.value, "undecided"), (found.low - 1e-9, "fail")):
+        for limit, outcome in ((estimate.high, "pass"), (estimate.value, "undecided"), (estimate.low - 1e-9, "fail")):
             verdict = gate(scores, unit=UNIT, **{name: limit})
             assert outcomes(verdict) == [outcome]
             assert verdict.exit_code == (0 if outcome == "pass" else 1)
             assert verdict.reason.startswith(outcome)
             assert "\n" not in verdict.reason
-            assert verdict.checks[0].estimate == found
+            assert verdict.checks[0].estimate == estimate
 
 
 def test_the_added_loss_decides_if_it_is_the_measure() -> None:
@@ -90,9 +90,11 @@ def test_the_added_loss_decides_if_it_is_the_measure() -> None:
 @pytest.mark.parametrize("max_worse", [None, 0.5])
 def test_the_baseline_is_compared_by_the_measure(max_worse: float | None) -> None:
     baseline = drawn()
-    own = baseline.documents
-    shift = np.where(own.lang == "fin_Latn", 2.0, 0.0) + np.random.default_rng(6).normal(0, 0.3, len(own.lang))
-    moved = replace(own, kl=own.kl + shift, nll_quantized=own.nll_quantized - shift)
+    documents = baseline.documents
+    shift = np.where(documents.lang == "fin_Latn", 2.0, 0.0) + np.random.default_rng(6).normal(
+        0, 0.3, len(documents.lang)
+    )
+    moved = replace(documents, kl=documents.kl + shift, nll_quantized=documents.nll_quantized - shift)
     scores = replace(baseline, documents=moved)
     worse = gate(scores, unit=UNIT, against=baseline, max_worse=max_worse)
     better = gate(scores, measure="loss", unit=UNIT, against=baseline, max_worse=max_worse)
@@ -164,10 +166,10 @@ def test_a_noisy_baseline_proves_nothing_and_the_verdict_says_how_much_worse_it_
     scores, baseline = noisy()
     verdict = gate(scores, unit=UNIT, against=baseline)
     assert outcomes(verdict) == ["pass"] * 3
-    found = scores.frame(UNIT).minus(baseline.frame(UNIT)).by_language()
-    largest = max(found, key=lambda code: found[code].high)
+    differences = scores.frame(UNIT).minus(baseline.frame(UNIT)).by_language()
+    largest = max(differences, key=lambda code: differences[code].high)
     assert f"none of 3 languages is significantly worse; {largest} could still be up to" in verdict.reason
-    assert f"up to {found[largest].high:.3g} nats per section worse" in verdict.reason
+    assert f"up to {differences[largest].high:.3g} nats per section worse" in verdict.reason
     assert "mean is not significantly worse; it could still be up to" in verdict.reason
     assert "none is worse" not in verdict.reason
 
@@ -196,17 +198,17 @@ def test_a_limit_of_the_difference_is_held_to_the_bounds_of_its_interval() -> No
     mean, worst = paired.mean(), scores.frame(UNIT).worst_minus(baseline.frame(UNIT))
     for at, bounds in ((0, (together.low, fin.high)), (1, (mean.low, mean.high)), (2, (worst.low, worst.high))):
         limits = (bounds[0] - 1e-9, sum(bounds) / 2, bounds[1])
-        found = [gate(scores, unit=UNIT, against=baseline, max_worse=limit).checks[at] for limit in limits]
-        assert [check.outcome for check in found] == ["fail", "undecided", "pass"]
-    assert found[0].limit == pytest.approx(worst.low)
+        checks = [gate(scores, unit=UNIT, against=baseline, max_worse=limit).checks[at] for limit in limits]
+        assert [check.outcome for check in checks] == ["fail", "undecided", "pass"]
+    assert checks[0].limit == pytest.approx(worst.low)
 
 
 def test_scores_may_be_named_by_their_files(tmp_path) -> None:
     scores, baseline = noisy()
     scores.save(tmp_path / "scores.json")
     baseline.save(tmp_path / "baseline.json")
-    found = gate(tmp_path / "scores.json", unit=UNIT, against=str(tmp_path / "baseline.json"), max_worse=1.0)
-    assert found == gate(scores, unit=UNIT, against=baseline, max_worse=1.0)
+    verdict = gate(tmp_path / "scores.json", unit=UNIT, against=str(tmp_path / "baseline.json"), max_worse=1.0)
+    assert verdict == gate(scores, unit=UNIT, against=baseline, max_worse=1.0)
     with pytest.raises(InputError, match="scores is int 3"):
         gate(3, max_mean=1.0)
 
@@ -262,10 +264,10 @@ def test_the_verdict_is_json() -> None:
 
 
 def test_a_verdict_shows_its_requirements() -> None:
-    found = gate(drawn(), max_worst=8.0, max_gap=50.0, unit=UNIT)
-    assert repr(found).startswith("FAIL: small, divergence in nats per section\nrequirement")
-    rows = repr(found).splitlines()[2:]
-    assert [row.split()[-len(each.reason.split()) - 1] for row, each in zip(rows, found.checks, strict=False)] == (
-        outcomes(found)
+    verdict = gate(drawn(), max_worst=8.0, max_gap=50.0, unit=UNIT)
+    assert repr(verdict).startswith("FAIL: small, divergence in nats per section\nrequirement")
+    rows = repr(verdict).splitlines()[2:]
+    assert [row.split()[-len(check.reason.split()) - 1] for row, check in zip(rows, verdict.checks, strict=False)] == (
+        outcomes(verdict)
     )
-    assert found._repr_html_().count("<tr>") == 1 + len(found.checks)
+    assert verdict._repr_html_().count("<tr>") == 1 + len(verdict.checks)

@@ -37,18 +37,18 @@ def too_large(monkeypatch):
 
 def logits_of(model):
     """Returns labels, documents and logits of all predicting positions."""
-    found = []
-    for each in model.features("stage", None):
+    outputs = []
+    for batch in model.features("stage", None):
         with torch.no_grad():
-            found.append((each.labels, each.documents, model.head(each.features)))
-    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+            outputs.append((batch.labels, batch.documents, model.head(batch.features)))
+    return [torch.cat(parts) for parts in zip(*outputs, strict=True)]
 
 
 def check_equal(checkpoint) -> None:
     text = text_of(checkpoint)
     streamed, whole = StreamedModel(checkpoint, text, device="cpu"), WholeModel(checkpoint.load(), text, device="cpu")
-    for found, expected in zip(logits_of(streamed), logits_of(whole), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for actual, expected in zip(logits_of(streamed), logits_of(whole), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "xlmr", "mixtral", "m2m100"])
@@ -71,11 +71,11 @@ def test_the_text_may_pass_in_parts(reading_model, monkeypatch) -> None:
     text, loads = text_of(checkpoint), []
     expected = logits_of(StreamedModel(checkpoint, text, device="cpu"))
     load = StreamingModel.load_block
-    monkeypatch.setattr(StreamingModel, "load_block", lambda *given: (loads.append(given[1].index), load(*given)))
+    monkeypatch.setattr(StreamingModel, "load_block", lambda *args: (loads.append(args[1].index), load(*args)))
     monkeypatch.setattr(module, "EVALUATION_POSITIONS", 100)
     monkeypatch.setattr(module, "MOST_BATCHES", 2)
-    found = logits_of(StreamedModel(checkpoint, text, device="cpu"))
-    for ours, theirs in zip(found, expected, strict=True):
+    logits = logits_of(StreamedModel(checkpoint, text, device="cpu"))
+    for ours, theirs in zip(logits, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     blocks = len(checkpoint.architecture.blocks)
     assert len(loads) > blocks
@@ -95,14 +95,14 @@ def test_scores_are_those_of_whole_models(reading_model, tmp_path, monkeypatch) 
     monkeypatch.setattr(module, "fits_whole", lambda _bytes, _device: False)
     monkeypatch.setattr(Checkpoint, "load", lambda *_args, **_options: pytest.fail("the whole model was loaded"))
     seen = []
-    found = fairbits.evaluate(tmp_path / "q", **setting, progress=lambda *given: seen.append(given))
+    scores = fairbits.evaluate(tmp_path / "q", **setting, progress=lambda *call: seen.append(call))
     for name in ("lang", "document", "tokens", "bytes"):
-        assert np.array_equal(getattr(found.documents, name), getattr(whole.documents, name))
+        assert np.array_equal(getattr(scores.documents, name), getattr(whole.documents, name))
     for name in ("nll_reference", "nll_quantized", "kl"):
-        np.testing.assert_allclose(getattr(found.documents, name), getattr(whole.documents, name), rtol=1e-4)
-    assert found.notes == whole.notes
+        np.testing.assert_allclose(getattr(scores.documents, name), getattr(whole.documents, name), rtol=1e-4)
+    assert scores.notes == whole.notes
     for stage in ("evaluating the reference model", "evaluating the quantized model"):
-        done = [each[1:] for each in seen if each[0] == stage]
+        done = [call[1:] for call in seen if call[0] == stage]
         assert done == sorted(done)
         assert done[-1][0] == done[-1][1]
 
@@ -115,12 +115,12 @@ def test_a_model_that_fits_is_loaded(reading_model) -> None:
 @pytest.mark.usefixtures("too_large")
 def test_a_model_whose_base_is_itself_is_loaded_as_a_whole(reading_model) -> None:
     checkpoint = reading_model("mt5")
-    found = evaluated_model(checkpoint, text_of(checkpoint), device="cpu")
-    assert isinstance(found, WholeModel)
-    assert found.notes[0].endswith("although it is large: its head cannot be separated from its blocks")
+    model = evaluated_model(checkpoint, text_of(checkpoint), device="cpu")
+    assert isinstance(model, WholeModel)
+    assert model.notes[0].endswith("although it is large: its head cannot be separated from its blocks")
     with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
-        assert reference.notes[0] == found.notes[0]
-        assert reference.compare(checkpoint).notes == found.notes
+        assert reference.notes[0] == model.notes[0]
+        assert reference.compare(checkpoint).notes == model.notes
 
 
 @pytest.mark.usefixtures("too_large")
@@ -146,6 +146,6 @@ def test_a_model_without_a_head_of_its_own_is_refused(reading_model, monkeypatch
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
-        found = reference.compare(checkpoint)
-    assert not found.kl.any()
-    assert not found.flips.any()
+        sums = reference.compare(checkpoint)
+    assert not sums.kl.any()
+    assert not sums.flips.any()

@@ -54,8 +54,8 @@ def in_memory(reference, quantized, text: TokenizedText) -> np.ndarray:
         choice = p.argmax(1)
         others = [logs.scatter(1, choice[:, None], -torch.inf).amax(1) for logs in (p, q)]
         margin = (q[rows, choice] - others[1]) - (p[rows, choice] - others[0])
-        found = [torch.ones(len(p)), -p[rows, labels[asked]], -q[rows, labels[asked]], kl, flips, margin]
-        sums[:, window.document] += [float(each.sum()) for each in found]
+        values = [torch.ones(len(p)), -p[rows, labels[asked]], -q[rows, labels[asked]], kl, flips, margin]
+        sums[:, window.document] += [float(value.sum()) for value in values]
     return sums
 
 
@@ -65,17 +65,17 @@ def test_answers_are_those_of_two_models_in_memory(reading_model, family) -> Non
     text = text_of(checkpoint, sequence=24)
     model = disturbed(checkpoint)
     with ReferenceModel.on_text(checkpoint, text) as reference:
-        found = reference.compare(model)
+        sums = reference.compare(model)
         assert reference.notes == ((WHOLE,) if family in ("mt5", "xlmr") else ())
     tokens, nll_reference, nll_quantized, kl, flips, margin = in_memory(checkpoint.load(), model, text)
-    assert found.predicted == pytest.approx(tokens)
-    assert found.nll_reference == pytest.approx(nll_reference, rel=1e-5)
-    assert found.nll_quantized == pytest.approx(nll_quantized, rel=1e-5)
-    assert found.kl == pytest.approx(kl, rel=1e-4)
-    assert found.flips == pytest.approx(flips)
+    assert sums.predicted == pytest.approx(tokens)
+    assert sums.nll_reference == pytest.approx(nll_reference, rel=1e-5)
+    assert sums.nll_quantized == pytest.approx(nll_quantized, rel=1e-5)
+    assert sums.kl == pytest.approx(kl, rel=1e-4)
+    assert sums.flips == pytest.approx(flips)
     assert flips.sum() > 0
-    assert np.bincount(found.token_document, found.token_kl) == pytest.approx(kl, rel=1e-4)
-    assert np.bincount(found.token_document, found.token_margin) == pytest.approx(margin, rel=1e-3, abs=1e-3)
+    assert np.bincount(sums.token_document, sums.token_kl) == pytest.approx(kl, rel=1e-4)
+    assert np.bincount(sums.token_document, sums.token_margin) == pytest.approx(margin, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("family", ["llama", "mt5"])
@@ -93,11 +93,11 @@ def test_the_logits_of_the_reference_belong_to_the_caller(reading_model, family)
 def test_the_same_model_diverges_nowhere(reading_model) -> None:
     checkpoint = reading_model("llama")
     with ReferenceModel.on_text(checkpoint, text_of(checkpoint)) as reference:
-        found = reference.compare(checkpoint.load())
-    assert not found.kl.any()
-    assert not found.flips.any()
-    assert not found.token_margin.any()
-    assert np.array_equal(found.nll_reference, found.nll_quantized)
+        sums = reference.compare(checkpoint.load())
+    assert not sums.kl.any()
+    assert not sums.flips.any()
+    assert not sums.token_margin.any()
+    assert np.array_equal(sums.nll_reference, sums.nll_quantized)
 
 
 def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> None:
@@ -121,9 +121,9 @@ def test_half_precision_is_kept_as_it_is(reading_model) -> None:
     text = text_of(checkpoint)
     with ReferenceModel.on_text(checkpoint.load(torch.bfloat16), text) as reference:
         assert reference.logits(slice(1)).dtype == torch.bfloat16
-        found = reference.compare(checkpoint.load(torch.bfloat16))
+        sums = reference.compare(checkpoint.load(torch.bfloat16))
         exact = reference.compare(checkpoint.load())
-    assert not found.kl.any()
+    assert not sums.kl.any()
     assert exact.kl.any()
 
 

@@ -15,13 +15,16 @@ DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
 
 def test_damage_is_the_divergence_or_the_added_loss_in_each_unit(draw) -> None:
     scores = draw(DAMAGE)
-    own = scores.documents
-    rows = own.lang == "heb_Hebr"
-    for measure, nats in (("divergence", own.kl[rows]), ("loss", (own.nll_quantized - own.nll_reference)[rows])):
-        found = {unit: scores.frame(unit, measure=measure).language("heb_Hebr").value for unit in UNITS}
-        assert found["bits_per_byte"] == pytest.approx(nats.sum() / np.log(2) / 16000)
-        assert found["nats_per_token"] == pytest.approx(nats.sum() / 4000)
-        assert found["nats_per_section"] == pytest.approx(nats.mean())
+    documents = scores.documents
+    rows = documents.lang == "heb_Hebr"
+    for measure, nats in (
+        ("divergence", documents.kl[rows]),
+        ("loss", (documents.nll_quantized - documents.nll_reference)[rows]),
+    ):
+        damage = {unit: scores.frame(unit, measure=measure).language("heb_Hebr").value for unit in UNITS}
+        assert damage["bits_per_byte"] == pytest.approx(nats.sum() / np.log(2) / 16000)
+        assert damage["nats_per_token"] == pytest.approx(nats.sum() / 4000)
+        assert damage["nats_per_section"] == pytest.approx(nats.mean())
     assert scores.frame() is scores.frame("bits_per_byte", measure="divergence")
     assert scores.frame() is not scores.frame(measure="loss")
     with pytest.raises(InputError, match="measure is 'perplexity'"):
@@ -30,14 +33,16 @@ def test_damage_is_the_divergence_or_the_added_loss_in_each_unit(draw) -> None:
 
 def test_other_numbers_of_a_language(draw) -> None:
     scores = draw(DAMAGE)
-    own = scores.documents
-    rows = own.lang == "heb_Hebr"
+    documents = scores.documents
+    rows = documents.lang == "heb_Hebr"
     added = scores.frame("nats_per_token", measure="loss").language("heb_Hebr")
     assert scores.relative_perplexity["heb_Hebr"].value == pytest.approx(np.exp(added.value) - 1)
     assert scores.relative_perplexity["heb_Hebr"].low == pytest.approx(np.expm1(added.low))
-    assert scores.kl["heb_Hebr"].value == pytest.approx(own.kl[rows].sum() / 4000)
-    assert scores.flips["heb_Hebr"].value == pytest.approx(own.flips[rows].sum() / 4000)
-    before, after = (sum(nll[rows].tolist()) / np.log(2) / 16000 for nll in (own.nll_reference, own.nll_quantized))
+    assert scores.kl["heb_Hebr"].value == pytest.approx(documents.kl[rows].sum() / 4000)
+    assert scores.flips["heb_Hebr"].value == pytest.approx(documents.flips[rows].sum() / 4000)
+    before, after = (
+        sum(nll[rows].tolist()) / np.log(2) / 16000 for nll in (documents.nll_reference, documents.nll_quantized)
+    )
     assert scores.recovery["heb_Hebr"] == pytest.approx(before / after)
     assert set(scores.recovery) == set(DAMAGE)
     assert 0.9 < scores.recovery["heb_Hebr"] < 1
@@ -55,23 +60,23 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     hashes = dict.fromkeys(text.languages, "0" * 64)
     question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
     identity = {"quantized": None, "reference": None, "setting": question}
-    found = Scores.of(drawn, text, **identity)
+    scores = Scores.of(drawn, text, **identity)
     names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
     for code, rows in (("eng_Latn", documents < 5), ("heb_Hebr", documents >= 5)):
         expected = [*np.quantile(kl[rows], [0.5, 0.95, 0.99, 0.999]), *np.quantile(margin[rows], [0.5, 0.01])]
-        assert [getattr(found.percentiles[code], name) for name in names] == pytest.approx(expected)
+        assert [getattr(scores.percentiles[code], name) for name in names] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_disparity_names_worst_and_best_and_corrects_the_gap(draw, measure) -> None:
-    found = draw(DAMAGE).disparity("nats_per_section", measure=measure)
-    assert (found.worst[0], found.best[0]) == ("heb_Hebr", "eng_Latn")
-    assert found.mean.low < 6 < found.mean.high
-    assert found.gap.value < found.plain_gap.value
-    assert found.gap.low < 6 < found.gap.high
-    assert found.ratio.low < 3 < found.ratio.high
-    assert found.deviation.low < 3 < found.deviation.high
-    assert found.as_data()["worst"]["language"] == "heb_Hebr"
+    disparity = draw(DAMAGE).disparity("nats_per_section", measure=measure)
+    assert (disparity.worst[0], disparity.best[0]) == ("heb_Hebr", "eng_Latn")
+    assert disparity.mean.low < 6 < disparity.mean.high
+    assert disparity.gap.value < disparity.plain_gap.value
+    assert disparity.gap.low < 6 < disparity.gap.high
+    assert disparity.ratio.low < 3 < disparity.ratio.high
+    assert disparity.deviation.low < 3 < disparity.deviation.high
+    assert disparity.as_data()["worst"]["language"] == "heb_Hebr"
 
 
 def test_there_is_no_ratio_to_nothing_and_no_gap_of_one_language(draw) -> None:
@@ -85,8 +90,8 @@ def test_there_is_no_ratio_to_nothing_and_no_gap_of_one_language(draw) -> None:
 
 def test_sections_need_parallel_text(draw) -> None:
     scores = draw(DAMAGE, parallel=False)
-    for own in scores.summary()["disparity"].values():
-        assert set(own) == {"bits_per_byte", "nats_per_token"}
+    for by_unit in scores.summary()["disparity"].values():
+        assert set(by_unit) == {"bits_per_byte", "nats_per_token"}
     with pytest.raises(InputError, match="not parallel"):
         scores.frame("nats_per_section")
 
@@ -96,15 +101,15 @@ def test_the_summary_has_everything_and_is_json(draw) -> None:
     data = json.loads(json.dumps(scores.summary(), allow_nan=False))
     assert data["schema"] == "fairbits.summary/2"
     assert list(data["languages"]) == list(DAMAGE)
-    own = data["languages"]["heb_Hebr"]
-    assert own["documents"] == 40
-    assert own["tokens"] == 4000
-    assert set(own["added"]) == set(own["divergence"]) == set(UNITS)
-    assert own["added"]["bits_per_byte"]["value"] == scores.frame(measure="loss").language("heb_Hebr").value
-    assert own["divergence"]["bits_per_byte"]["value"] == scores.frame().language("heb_Hebr").value
-    assert own["percentiles"]["margin_p1"] == -1.5
-    assert own["recovery"] == scores.recovery["heb_Hebr"]
-    assert {(measure, unit) for measure, found in data["disparity"].items() for unit in found} == {
+    hebrew = data["languages"]["heb_Hebr"]
+    assert hebrew["documents"] == 40
+    assert hebrew["tokens"] == 4000
+    assert set(hebrew["added"]) == set(hebrew["divergence"]) == set(UNITS)
+    assert hebrew["added"]["bits_per_byte"]["value"] == scores.frame(measure="loss").language("heb_Hebr").value
+    assert hebrew["divergence"]["bits_per_byte"]["value"] == scores.frame().language("heb_Hebr").value
+    assert hebrew["percentiles"]["margin_p1"] == -1.5
+    assert hebrew["recovery"] == scores.recovery["heb_Hebr"]
+    assert {(measure, unit) for measure, by_unit in data["disparity"].items() for unit in by_unit} == {
         (measure, unit) for measure in MEASURES for unit in UNITS
     }
     assert data["disparity"]["loss"]["bits_per_byte"] == scores.disparity(measure="loss").as_data()

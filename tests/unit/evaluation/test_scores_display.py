@@ -42,7 +42,7 @@ def test_the_figure_names_its_measure(scores: Scores) -> None:
     figure = scores.plot("nats_per_token", measure="loss").to_dict()
     assert figure["layout"]["title"]["text"] == "Added loss of every language"
     assert figure["layout"]["xaxis"]["title"]["text"] == "nats per token"
-    found = scores.frame("nats_per_token", measure="loss").by_language()
+    estimates = scores.frame("nats_per_token", measure="loss").by_language()
     assert dict(zip(figure["data"][0]["text"], figure["data"][0]["x"], strict=True)) == {
-        code: each.value for code, each in found.items()
+        code: estimate.value for code, estimate in estimates.items()
     }

@@ -14,14 +14,19 @@ LINE = (
 
 
 def test_a_line_is_read_back() -> None:
-    found = Signature.parse(LINE)
-    assert str(found) == LINE
-    assert (found.languages, found.tokens, found.window, found.seed) == (("deu_Latn", "eng_Latn"), 512, 64, 7)
-    assert found.versions == {"fairbits": "0.2.0", "torch": "2.13.0"}
+    signature = Signature.parse(LINE)
+    assert str(signature) == LINE
+    assert (signature.languages, signature.tokens, signature.window, signature.seed) == (
+        ("deu_Latn", "eng_Latn"),
+        512,
+        64,
+        7,
+    )
+    assert signature.versions == {"fairbits": "0.2.0", "torch": "2.13.0"}
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("", "model is missing"),
         ("help", "model is missing"),
@@ -31,16 +36,16 @@ def test_a_line_is_read_back() -> None:
         (LINE + "|seed:8", "twice"),
     ],
 )
-def test_what_is_no_signature_is_refused(line: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_signature_is_refused(line: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         Signature.parse(line)
 
 
 def test_other_models_or_text_are_refused_and_other_versions_noted() -> None:
-    found = Signature.parse(LINE)
-    assert found.check(found) == ()
+    signature = Signature.parse(LINE)
+    assert signature.check(signature) == ()
     for name, value in {"model": "0", "reference": "0", "hash": "0", "tokens": 1, "languages": ("eng_Latn",)}.items():
         with pytest.raises(InputError, match=f"{name} is"):
-            found.check(replace(found, **{name: value}))
-    (note,) = found.check(replace(found, versions={"fairbits": "0.2.0", "torch": "3.0"}))
+            signature.check(replace(signature, **{name: value}))
+    (note,) = signature.check(replace(signature, versions={"fairbits": "0.2.0", "torch": "3.0"}))
     assert note == "measured with torch 3.0; the signature has 2.13.0"

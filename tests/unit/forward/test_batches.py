@@ -47,10 +47,10 @@ def test_two_stacks_are_padded_apart():
 def test_no_batch_is_larger_than_allowed_but_for_a_single_window():
     lengths = [9, 2, 2, 5, 3, 30, 2, 4]
     windows = [causal(i, length) for i, length in enumerate(lengths)]
-    made = list(batches(text_of(*windows), positions=12))
-    shapes = [tuple(batch.labels.shape) for batch in made]
+    all_batches = list(batches(text_of(*windows), positions=12))
+    shapes = [tuple(batch.labels.shape) for batch in all_batches]
     assert shapes == [(4, 3), (2, 5), (1, 9), (1, 30)]
-    order = [document for batch in made for document in batch.document.tolist()]
+    order = [document for batch in all_batches for document in batch.document.tolist()]
     assert [lengths[i] for i in order] == sorted(lengths)
     assert sorted(order) == list(range(8))  # every window once
     assert order[:3] == [1, 2, 6]  # equal lengths in the order they came

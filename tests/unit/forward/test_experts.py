@@ -60,8 +60,8 @@ def test_counts_are_those_of_the_router_logits(reading_model, weather, monkeypat
     mixtral = reading_model("mixtral")
     measured = collect_statistics(mixtral, WEATHER, request=TextRequest(tokens=64))
     expected = direct_counts(mixtral, weather(mixtral))
-    assert [(each.block, each.per_position) for each in measured.experts] == [(0, 2), (1, 2)]
-    np.testing.assert_array_equal([each.counts for each in measured.experts], expected)
+    assert [(layer.block, layer.per_position) for layer in measured.experts] == [(0, 2), (1, 2)]
+    np.testing.assert_array_equal([layer.counts for layer in measured.experts], expected)
     positions = [[measured.positions[measured.lang == code, 0].sum()] for code in measured.languages]
     np.testing.assert_array_equal(expected.sum(2), np.tile(positions, (2, 1, 1))[..., 0] * 2)
     assert measured.notes == ()
@@ -70,9 +70,9 @@ def test_counts_are_those_of_the_router_logits(reading_model, weather, monkeypat
 def test_blocks_without_experts_are_left_out(saved, weather):
     checkpoint = saved(OTHERS["qwen3_moe"]())
     measured = collect_statistics(checkpoint, WEATHER, request=TextRequest(tokens=64))
-    assert [each.block for each in measured.experts] == [0, 2]
+    assert [layer.block for layer in measured.experts] == [0, 2]
     np.testing.assert_array_equal(
-        [each.counts for each in measured.experts], direct_counts(checkpoint, weather(checkpoint))
+        [layer.counts for layer in measured.experts], direct_counts(checkpoint, weather(checkpoint))
     )
 
 
@@ -80,12 +80,12 @@ def test_routers_that_choose_among_groups(saved):
     """Deepseek chooses a group of experts first: both experts of a position are of one half."""
     checkpoint = saved(OTHERS["deepseek_v3"]())
     measured = collect_statistics(checkpoint, WEATHER, request=TextRequest(tokens=64))
-    (found,) = measured.experts
+    (layer,) = measured.experts
     positions = [measured.positions[measured.lang == code, 0].sum() for code in measured.languages]
-    assert (found.block, found.counts.shape) == (1, (2, 4))
-    np.testing.assert_array_equal(found.counts.sum(1), 2 * np.array(positions))
-    np.testing.assert_array_equal(found.counts[:, 0], found.counts[:, 1])
-    np.testing.assert_array_equal(found.counts[:, 2], found.counts[:, 3])
+    assert (layer.block, layer.counts.shape) == (1, (2, 4))
+    np.testing.assert_array_equal(layer.counts.sum(1), 2 * np.array(positions))
+    np.testing.assert_array_equal(layer.counts[:, 0], layer.counts[:, 1])
+    np.testing.assert_array_equal(layer.counts[:, 2], layer.counts[:, 3])
 
 
 def test_a_model_without_experts_has_none(reading_model):
@@ -95,17 +95,17 @@ def test_a_model_without_experts_has_none(reading_model):
 
 
 def test_points_are_the_modules_of_experts(reading_model):
-    found = expert_points(reading_model("mixtral").architecture)
-    assert found == tuple(ExpertPoint(i, "decoder", f"model.layers.{i}.mlp.experts", 3) for i in range(2))
+    points = expert_points(reading_model("mixtral").architecture)
+    assert points == tuple(ExpertPoint(i, "decoder", f"model.layers.{i}.mlp.experts", 3) for i in range(2))
 
 
 def test_the_choice_of_llama_4_is_seen_in_what_its_experts_get(reading_model, weather):
     """Llama 4 gives every expert all positions, weighted: by zero if it is not chosen."""
     llama4 = reading_model("llama4")
     measured = collect_statistics(llama4, WEATHER, request=TextRequest(tokens=64))
-    assert [(each.block, each.per_position) for each in measured.experts] == [(0, 2), (1, 2)]
+    assert [(layer.block, layer.per_position) for layer in measured.experts] == [(0, 2), (1, 2)]
     expected = direct_counts(llama4, weather(llama4))
-    np.testing.assert_array_equal([each.counts for each in measured.experts], expected)
+    np.testing.assert_array_equal([layer.counts for layer in measured.experts], expected)
 
 
 def test_experts_whose_modules_do_not_get_the_choice_are_told(reading_model, monkeypatch):

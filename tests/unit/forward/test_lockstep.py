@@ -41,24 +41,24 @@ def first(output):
 def prepared(checkpoint, text, positions=100):
     chosen = list(batches(text, positions=positions))
     streaming = StreamingModel(checkpoint)
-    ids = [each.flatten() for batch in chosen for name, each in batch.inputs.items() if name.endswith("input_ids")]
+    ids = [tensor.flatten() for batch in chosen for name, tensor in batch.inputs.items() if name.endswith("input_ids")]
     streaming.load_outside(torch.unique(torch.cat(ids)), {})
     return streaming, chosen, [block.module for block in checkpoint.architecture.blocks]
 
 
 def outputs_of(model, checkpoint, chosen):
-    found = []
+    outputs = []
     for block in checkpoint.architecture.blocks:
-        model.get_submodule(block.module).register_forward_hook(lambda _m, _a, output: found.append(first(output)))
+        model.get_submodule(block.module).register_forward_hook(lambda _m, _a, output: outputs.append(first(output)))
     with torch.no_grad():
         for batch in chosen:
             model(**batch.inputs, use_cache=False)
     depth = len(checkpoint.architecture.blocks)
-    return [found[i::depth] for i in range(depth)]
+    return [outputs[i::depth] for i in range(depth)]
 
 
 def walked(checkpoint, streaming, chosen, paths, **options):
-    found = []
+    outputs = []
     with lockstep(streaming.model, paths, chosen, **options) as walk:
         for block in checkpoint.architecture.blocks:
             streaming.load_block(block, {})
@@ -71,8 +71,8 @@ def walked(checkpoint, streaming, chosen, paths, **options):
             here.clear()
             walk.advance(lambda _batch: None)
             streaming.release_block(block)
-            found.append(here)
-    return found
+            outputs.append(here)
+    return outputs
 
 
 def kept(here, output):
@@ -83,8 +83,8 @@ def kept(here, output):
 def check_equal(checkpoint, text, **options):
     streaming, chosen, paths = prepared(checkpoint, text)
     expected = outputs_of(checkpoint.load(), checkpoint, chosen)
-    found = walked(checkpoint, streaming, chosen, paths, **options)
-    for ours, theirs in zip(found, expected, strict=True):
+    outputs = walked(checkpoint, streaming, chosen, paths, **options)
+    for ours, theirs in zip(outputs, expected, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert all(p.is_meta for p in streaming.model.get_submodule(paths[0]).parameters())
@@ -92,7 +92,7 @@ def check_equal(checkpoint, text, **options):
 
 
 def threads():
-    return sum(type(each).__name__ == "BatchThread" for each in threading.enumerate())
+    return sum(type(thread).__name__ == "BatchThread" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -24,12 +24,12 @@ def opened(checkpoint):
 def test_every_block_has_its_seven_points(family, reading_model):
     points = measuring_points(*opened(reading_model(family)))
     for block in range(2):
-        own = {point.name: point for point in points if point.block == block}
+        by_name = {point.name: point for point in points if point.block == block}
         inside = ("attention", "mlp", "attention.input", "attention_out.input", "mlp.input", "mlp_down.input")
-        assert set(own) == {f"blocks.{block}", *(f"blocks.{block}.{name}" for name in inside)}
-        kinds = [own[name].kind for name in (f"blocks.{block}", f"blocks.{block}.mlp", f"blocks.{block}.attention")]
+        assert set(by_name) == {f"blocks.{block}", *(f"blocks.{block}.{name}" for name in inside)}
+        kinds = [by_name[name].kind for name in (f"blocks.{block}", f"blocks.{block}.mlp", f"blocks.{block}.attention")]
         assert kinds == ["block", "mlp", "attention"]
-        assert own[f"blocks.{block}.mlp"].module == own[f"blocks.{block}.mlp_down.input"].module
+        assert by_name[f"blocks.{block}.mlp"].module == by_name[f"blocks.{block}.mlp_down.input"].module
     assert {point.stack for point in points} == {"encoder" if family == "xlmr" else "decoder"}
 
 
@@ -77,11 +77,11 @@ def test_all_states_of_a_position_count(family: str, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded.directory / name, tmp_path)
     checkpoint = Checkpoint(tmp_path)
-    corpus = open_corpus(None, ["eng", "heb"], model=EMBEDDED)
-    found = collect_statistics(checkpoint, corpus, request=TextRequest(tokens=96), schemes=(Scheme(4, 16),))
-    blocks = [found.channels[f"blocks.{number}"] for number in range(2)]
-    for each in blocks:
-        assert each.shape[-1] == 4 * model.config.hidden_size
-        streams = np.asarray(each).reshape(2, 4, -1).sum(2)
+    corpus = open_corpus(None, ["eng", "heb"])
+    measured = collect_statistics(checkpoint, corpus, request=TextRequest(tokens=96), schemes=(Scheme(4, 16),))
+    blocks = [measured.channels[f"blocks.{number}"] for number in range(2)]
+    for channels in blocks:
+        assert channels.shape[-1] == 4 * model.config.hidden_size
+        streams = np.asarray(channels).reshape(2, 4, -1).sum(2)
         assert (streams > 0).all()
         assert len(np.unique(streams.round(9))) > 2  # they are not copies

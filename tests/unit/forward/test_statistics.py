@@ -10,7 +10,7 @@ from fairbits.forward import statistics
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import split_head
 from fairbits.forward.statistics import collect_statistics, document_losses
-from fairbits.forward.tokenize import longest_input, prediction_task, tokenize_corpus
+from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import unigrams
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import Corpus, TextRequest
@@ -59,8 +59,8 @@ def test_measures_agree_with_each_other(measured):
     assert (measured.norm**2 <= measured.positions * measured.square * (1 + 1e-6)).all()
     for column, point in enumerate(measured.points):
         for i, code in enumerate(measured.languages):
-            own = measured.lang == code
-            mean = measured.square[own, column].sum() / measured.positions[own, column].sum()
+            rows = measured.lang == code
+            mean = measured.square[rows, column].sum() / measured.positions[rows, column].sum()
             assert measured.channels[point.name][i].sum() == pytest.approx(mean, rel=1e-5)
     for name, matrices in measured.inputs.items():
         np.testing.assert_allclose(np.diagonal(matrices, 0, 1, 2), measured.channels[name], rtol=1e-4, atol=1e-7)
@@ -81,11 +81,11 @@ def test_unigrams_and_losses_are_those_of_the_text(measured, llama):
 @pytest.mark.parametrize("family", ["xlmr", "mt5", "qwen2"])
 def test_losses_of_other_tasks(family, reading_model):
     checkpoint = reading_model(family)
-    found = collect_statistics(checkpoint, CORPUS)
+    collected = collect_statistics(checkpoint, CORPUS)
     nll, predicted = document_losses(checkpoint.load(), tokenize_corpus(checkpoint, CORPUS))
-    np.testing.assert_allclose(nll, found.nll, rtol=1e-5)
-    np.testing.assert_array_equal(predicted, found.predicted)
-    assert found.unigrams.sum() == predicted.sum()
+    np.testing.assert_allclose(nll, collected.nll, rtol=1e-5)
+    np.testing.assert_array_equal(predicted, collected.predicted)
+    assert collected.unigrams.sum() == predicted.sum()
 
 
 def test_the_same_bytes_twice_and_other_draws_from_another_seed(measured, llama):
@@ -93,7 +93,7 @@ def test_the_same_bytes_twice_and_other_draws_from_another_seed(measured, llama)
     other = collect_statistics(llama, CORPUS, request=TextRequest(seed=1), schemes=(SCHEME,))
     assert again.damage[SCHEME]["token"].tobytes() == measured.damage[SCHEME]["token"].tobytes()
     assert again.norm.tobytes() == measured.norm.tobytes()
-    by_seed = [each.damage[SCHEME]["token"].sum() for each in (again, other)]
+    by_seed = [collected.damage[SCHEME]["token"].sum() for collected in (again, other)]
     assert by_seed[0] != by_seed[1]
     assert by_seed[0] == pytest.approx(by_seed[1], rel=0.5)
 
@@ -108,8 +108,10 @@ def test_batches_of_any_size_give_the_same_sums(llama, measured, monkeypatch):
     alone = collect_statistics(llama, CORPUS, second_moments=True)
     for name in ("norm", "square", "nll", "entropy"):
         np.testing.assert_allclose(getattr(alone, name), getattr(measured, name), rtol=1e-5, err_msg=name)
-    for name, each in measured.inputs.items():
-        np.testing.assert_allclose(alone.inputs[name], each, rtol=1e-3, atol=1e-5 * np.abs(each).max(), err_msg=name)
+    for name, moments in measured.inputs.items():
+        np.testing.assert_allclose(
+            alone.inputs[name], moments, rtol=1e-3, atol=1e-5 * np.abs(moments).max(), err_msg=name
+        )
 
 
 def test_progress_reaches_the_end(reading_model):
@@ -156,8 +158,8 @@ def test_a_model_that_answers_with_nan_is_refused(reading_model, monkeypatch):
 
 
 def test_parallel_text_keeps_its_numbers(llama):
-    found = collect_statistics(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
-    numbers = [found.document[found.lang == code].tolist() for code in found.languages]
+    collected = collect_statistics(llama, udhr(["eng", "heb", "hin"]), request=TextRequest(tokens=100))
+    numbers = [collected.document[collected.lang == code].tolist() for code in collected.languages]
     assert numbers[0] == numbers[1] == numbers[2]
     assert len(numbers[0]) >= 5
 
@@ -170,14 +172,14 @@ WORDS = {"eng": [f"The wind came from the north on day {i}." for i in range(6)]}
 
 def test_encoder_and_decoder_without_a_head_are_refused(saved):
     with pytest.raises(InputError, match="no head that predicts tokens"):
-        prediction_task(saved(t.MT5Model(t.MT5Config(**MT5_SIZE, decoder_start_token_id=3))))
+        _ = saved(t.MT5Model(t.MT5Config(**MT5_SIZE, decoder_start_token_id=3))).task
 
 
 def test_a_masked_model_without_a_table_of_positions_has_all_its_positions(saved):
     config = t.ModernBertConfig(**SIZE | {"pad_token_id": 16000}, max_position_embeddings=64)
     checkpoint = saved(t.ModernBertForMaskedLM(config), mask_token="<unk>")
-    assert prediction_task(checkpoint) == "masked"
-    assert longest_input(checkpoint) == 64
+    assert checkpoint.task == "masked"
+    assert checkpoint.longest_input == 64
 
 
 def test_a_padding_token_that_the_model_lacks_is_not_used(saved):

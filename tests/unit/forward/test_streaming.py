@@ -62,16 +62,20 @@ def whole(checkpoint, **options):
         return collect_statistics(checkpoint, CORPUS, schemes=SCHEMES, second_moments=True, **options)
 
 
-def check_equal(found, expected, rtol=1e-5):
-    assert found.points == expected.points
-    assert (found.linears, found.seen_by, found.left_out) == (expected.linears, expected.seen_by, expected.left_out)
-    pairs = {name: (getattr(found, name), getattr(expected, name)) for name in PER_DOCUMENT}
+def check_equal(measured, expected, rtol=1e-5):
+    assert measured.points == expected.points
+    assert (measured.linears, measured.seen_by, measured.left_out) == (
+        expected.linears,
+        expected.seen_by,
+        expected.left_out,
+    )
+    pairs = {name: (getattr(measured, name), getattr(expected, name)) for name in PER_DOCUMENT}
     for name in ("channels", "gradients", "inputs"):
-        ours, theirs = getattr(found, name), getattr(expected, name)
+        ours, theirs = getattr(measured, name), getattr(expected, name)
         assert ours.keys() == theirs.keys()
         pairs |= {f"{name} {key}": (ours[key], theirs[key]) for key in ours}
     for scheme in SCHEMES:
-        ours, theirs = found.damage[scheme], expected.damage[scheme]
+        ours, theirs = measured.damage[scheme], expected.damage[scheme]
         pairs |= {f"damage {form}": (ours[form], theirs[form]) for form in ours}
     for name, (ours, theirs) in pairs.items():
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol * np.abs(theirs).max(), err_msg=name)
@@ -80,17 +84,17 @@ def check_equal(found, expected, rtol=1e-5):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", "gpt2", "xlmr", "mixtral"])
 def test_both_passes_give_the_same_numbers(reading_model, streamed, family):
     checkpoint = reading_model(family)
-    found = streamed(checkpoint)
-    assert found.notes == ()
-    check_equal(found, whole(checkpoint))
+    measured = streamed(checkpoint)
+    assert measured.notes == ()
+    check_equal(measured, whole(checkpoint))
 
 
 @pytest.mark.parametrize("family", OTHERS)
 def test_so_do_other_families(saved, streamed, family):
     checkpoint = saved(OTHERS[family]())
-    found = streamed(checkpoint)
-    assert found.notes == ()
-    check_equal(found, whole(checkpoint))
+    measured = streamed(checkpoint)
+    assert measured.notes == ()
+    check_equal(measured, whole(checkpoint))
 
 
 def test_states_that_were_not_kept_are_computed_again(saved, streamed, monkeypatch):
@@ -106,8 +110,8 @@ def test_states_that_were_not_kept_are_computed_again(saved, streamed, monkeypat
     monkeypatch.setattr(StreamingModel, "load_block", counted)
     monkeypatch.setattr(streaming, "STATES_BYTES", 1)
     monkeypatch.setattr(streaming, "LEAST_STATES_FACTOR", 1e9)  # in one part
-    found = streamed(checkpoint)
-    check_equal(found, expected, rtol=1e-9)
+    measured = streamed(checkpoint)
+    check_equal(measured, expected, rtol=1e-9)
     # forward; in 3 places the last two backward; the first three again, and backward
     assert calls == [*(0, 1, 2, 3, 4), *(4, 3), *(0, 1), *(2, 1, 0)]
 
@@ -145,17 +149,17 @@ def test_weights_of_one_block_are_in_memory_at_a_time(saved, streamed, monkeypat
 
     monkeypatch.setattr(t.models.llama.modeling_llama.LlamaMLP, "forward", watched)
     streamed(checkpoint)
-    assert {len(each) for each in most} == {1}
-    assert {name for each in most for name in each} == {"0", "1", "2", "3"}
+    assert {len(blocks) for blocks in most} == {1}
+    assert {name for blocks in most for name in blocks} == {"0", "1", "2", "3"}
     assert sum(p.numel() for p in models[0].model.parameters() if not p.is_meta) == 32  # the last norm
 
 
 def test_an_encoder_decoder_passes_as_a_whole_and_the_result_says_so(reading_model, streamed):
     checkpoint = reading_model("mt5")
-    found = streamed(checkpoint)
-    assert "the whole model was in memory at once" in found.notes[0]
-    assert "encoder" in found.notes[0]
-    check_equal(found, whole(checkpoint), rtol=1e-9)
+    measured = streamed(checkpoint)
+    assert "the whole model was in memory at once" in measured.notes[0]
+    assert "encoder" in measured.notes[0]
+    check_equal(measured, whole(checkpoint), rtol=1e-9)
 
 
 def test_packed_weights_are_not_streamed():
@@ -173,9 +177,9 @@ def test_a_model_that_changes_states_between_blocks_is_not_streamed(reading_mode
         self.model.model.layers[1].register_forward_pre_hook(lambda _module, args: (args[0] * 1.0, *args[1:]))
 
     monkeypatch.setattr(StreamingModel, "__init__", scaling)
-    found = streamed(checkpoint)
-    assert "between the blocks 0 and 1" in found.notes[0]
-    check_equal(found, whole(checkpoint), rtol=1e-9)
+    measured = streamed(checkpoint)
+    assert "between the blocks 0 and 1" in measured.notes[0]
+    check_equal(measured, whole(checkpoint), rtol=1e-9)
 
 
 def test_a_model_that_answers_with_nan_is_refused(saved, streamed):
@@ -208,12 +212,12 @@ def test_only_models_of_bfloat16_are_measured_in_it_and_only_on_a_gpu(saved, rea
 def test_bfloat16_is_close_to_float32(saved, streamed):
     torch.manual_seed(0)
     checkpoint = saved(t.LlamaForCausalLM(t.LlamaConfig(**SIZE)).bfloat16())
-    expected, found = (streamed(checkpoint, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
-    assert (expected.dtype, found.dtype) == ("float32", "bfloat16")
+    expected, measured = (streamed(checkpoint, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert (expected.dtype, measured.dtype) == ("float32", "bfloat16")
     for scheme in SCHEMES:
-        for form, each in expected.damage[scheme].items():
-            np.testing.assert_allclose(found.damage[scheme][form].sum(0), each.sum(0), rtol=0.05, err_msg=form)
-    np.testing.assert_allclose(found.nll, expected.nll, rtol=1e-3)
+        for form, damage in expected.damage[scheme].items():
+            np.testing.assert_allclose(measured.damage[scheme][form].sum(0), damage.sum(0), rtol=0.05, err_msg=form)
+    np.testing.assert_allclose(measured.nll, expected.nll, rtol=1e-3)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 6, 7, 32, 80])

@@ -33,9 +33,9 @@ def test_a_shared_character_is_divided_and_a_dropped_one_belongs_to_the_next_tok
 def test_tokens_together_have_all_bytes_whatever_their_spans(document, data):
     place = st.integers(0, len(document))
     spans = data.draw(st.lists(st.tuples(place, place).map(sorted).map(tuple), min_size=1, max_size=12))
-    found = bytes_by_token(document, spans)
-    assert (found > 0).all()
-    assert found.sum() == pytest.approx(len(document.encode()))
+    sizes = bytes_by_token(document, spans)
+    assert (sizes > 0).all()
+    assert sizes.sum() == pytest.approx(len(document.encode()))
 
 
 def byte_level() -> PreTrainedTokenizerFast:
@@ -56,21 +56,21 @@ def dropping_spaces() -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("tokenizer", [byte_level, dropping_spaces, Checkpoint("embedded:tiny").tokenizer])
 def test_real_tokenizers_report_all_bytes(tokenizer):
-    (found,) = document_encoder(tokenizer())([MIXED])
-    assert len(found.token_bytes) == len(found.ids)
-    assert found.token_bytes.sum() == pytest.approx(len(MIXED.encode()))
-    assert (found.token_bytes > 0).all()
+    (encoded,) = document_encoder(tokenizer())([MIXED])
+    assert len(encoded.token_bytes) == len(encoded.ids)
+    assert encoded.token_bytes.sum() == pytest.approx(len(MIXED.encode()))
+    assert (encoded.token_bytes > 0).all()
 
 
 def test_byte_level_pieces_have_one_byte_each():
-    (found,) = document_encoder(byte_level())([MIXED])
-    np.testing.assert_allclose(found.token_bytes, 1)
+    (encoded,) = document_encoder(byte_level())([MIXED])
+    np.testing.assert_allclose(encoded.token_bytes, 1)
 
 
 def test_a_slow_tokenizer_reports_no_bytes():
-    (found,) = document_encoder(ByT5Tokenizer())([MIXED])
-    assert found.token_bytes is None
-    assert len(found.ids) == len(MIXED.encode())
+    (encoded,) = document_encoder(ByT5Tokenizer())([MIXED])
+    assert encoded.token_bytes is None
+    assert len(encoded.ids) == len(MIXED.encode())
 
 
 def documents_of(size):
@@ -103,4 +103,4 @@ def bytes_of_piece(piece: str) -> bytes:
 def test_documents_that_are_predicted_whole_have_exactly_their_bytes(reading_model, family):
     corpus = Corpus("mixed", {"eng_Latn": documents_of(1)}, {})
     text = tokenize_corpus(reading_model(family), corpus)
-    assert text.size_bytes.tolist() == [len(each.encode()) for each in corpus.calibration["eng_Latn"]]
+    assert text.size_bytes.tolist() == [len(document.encode()) for document in corpus.calibration["eng_Latn"]]

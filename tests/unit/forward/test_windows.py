@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import estimated_size_notes, longest_input, prediction_task, tokenize_corpus
+from fairbits.forward.tokenize import estimated_size_notes, tokenize_corpus
 from fairbits.forward.windows import NO_LABEL, Cutter, EncodedDocument, cutter_for, tokenize_documents, unigrams
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus, TextRequest
@@ -16,7 +16,8 @@ COMPLETION = Cutter("completion", 6, 0, start=3, end=2, mask=None)
 def letters(texts):
     """A token per letter."""
     return [
-        EncodedDocument([ord(each) for each in text], np.array([len(each.encode()) for each in text])) for text in texts
+        EncodedDocument([ord(letter) for letter in text], np.array([len(letter.encode()) for letter in text]))
+        for text in texts
     ]
 
 
@@ -79,17 +80,17 @@ def test_completion_gives_half_to_the_encoder_and_asks_for_the_other():
 
 
 def test_cutters_follow_the_tokenizer(reading_model):
-    def made(checkpoint, task, start=None):
+    def make_cutter(checkpoint, task, start=None):
         return cutter_for(checkpoint.tokenizer(), task, length=8, seed=5, start=start)
 
-    assert made(Checkpoint("embedded:tiny"), "causal") == Cutter("causal", 8, 5, 1, None, None)
-    assert made(reading_model("qwen2"), "causal") == Cutter("causal", 8, 5, None, None, None)
-    assert made(reading_model("xlmr"), "masked") == Cutter("masked", 8, 5, 1, 2, 0)
-    assert made(reading_model("mt5"), "completion", start=3) == Cutter("completion", 8, 5, 3, 2, None)
+    assert make_cutter(Checkpoint("embedded:tiny"), "causal") == Cutter("causal", 8, 5, 1, None, None)
+    assert make_cutter(reading_model("qwen2"), "causal") == Cutter("causal", 8, 5, None, None, None)
+    assert make_cutter(reading_model("xlmr"), "masked") == Cutter("masked", 8, 5, 1, 2, 0)
+    assert make_cutter(reading_model("mt5"), "completion", start=3) == Cutter("completion", 8, 5, 3, 2, None)
     with pytest.raises(InputError, match="no mask token"):
-        made(reading_model("llama"), "masked")
+        make_cutter(reading_model("llama"), "masked")
     with pytest.raises(InputError, match="decoder_start_token_id"):
-        made(reading_model("mt5"), "completion")
+        make_cutter(reading_model("mt5"), "completion")
 
 
 def test_the_budget_ends_with_whole_documents_of_each_language():
@@ -245,11 +246,11 @@ TEXT = {"eng": [f"Sentence number {i} is about the weather of that day." for i i
 
 
 def test_the_task_and_the_longest_input_follow_the_model(reading_model):
-    tasks = {name: prediction_task(reading_model(name)) for name in ("llama", "gpt2", "xlmr", "mt5")}
+    tasks = {name: reading_model(name).task for name in ("llama", "gpt2", "xlmr", "mt5")}
     assert tasks == {"llama": "causal", "gpt2": "causal", "xlmr": "masked", "mt5": "completion"}
-    assert longest_input(reading_model("gpt2")) == 64
-    assert longest_input(reading_model("xlmr")) == 68 - 4  # positions are counted from behind the padding token, 3
-    assert longest_input(reading_model("mt5")) > 10**6
+    assert reading_model("gpt2").longest_input == 64
+    assert reading_model("xlmr").longest_input == 68 - 4  # positions are counted from behind the padding token, 3
+    assert reading_model("mt5").longest_input > 10**6
     for name in ("gpt2", "xlmr"):
         long = {"eng": [" ".join(TEXT["eng"] * 2)] * 5}
         text = tokenize_corpus(reading_model(name), Corpus("weather", long, {}), request=TextRequest(tokens=2000))

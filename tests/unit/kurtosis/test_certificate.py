@@ -31,55 +31,55 @@ def test_weighted_error_is_the_diagonal_part_of_the_output_error():
     rng = np.random.default_rng(0)
     W, X = rng.normal(size=(5, 6)), rng.normal(size=(4000, 6)) * rng.lognormal(size=6)
     change = np.round(W * 2) / 2 - W
-    found = activation_weighted(
+    weighted = activation_weighted(
         {"q": np.mean(X**2, axis=0)[None]}, {"q": np.sum(change**2, axis=0)}, block_of=BLOCK_OF, languages=["eng"]
     )
     H = np.diag(np.diag(X.T @ X / len(X)))
-    assert found.by_linear[0, 0] == pytest.approx(np.trace(change @ H @ change.T))
-    assert found.by_linear[0, 0] == pytest.approx(np.mean(np.sum((X @ change.T) ** 2, axis=1)), rel=0.1)
+    assert weighted.by_linear[0, 0] == pytest.approx(np.trace(change @ H @ change.T))
+    assert weighted.by_linear[0, 0] == pytest.approx(np.mean(np.sum((X @ change.T) ** 2, axis=1)), rel=0.1)
 
 
 def test_sums_by_linear_and_block_and_the_normalised_damage():
     h, error = case()
-    found = activation_weighted(h, error, block_of=BLOCK_OF, languages=LANGUAGES)
-    assert found.linears == ("q", "head", "up", "down")
-    assert found.blocks == (0, 1, None)
-    assert found.by_linear[1, 3] == pytest.approx(h["down"][1] @ error["down"])
-    np.testing.assert_allclose(found.by_block[:, 0], found.by_linear[:, 0] + found.by_linear[:, 2])
-    np.testing.assert_allclose(found.by_block.sum(axis=1), found.by_linear.sum(axis=1))
+    weighted = activation_weighted(h, error, block_of=BLOCK_OF, languages=LANGUAGES)
+    assert weighted.linears == ("q", "head", "up", "down")
+    assert weighted.blocks == (0, 1, None)
+    assert weighted.by_linear[1, 3] == pytest.approx(h["down"][1] @ error["down"])
+    np.testing.assert_allclose(weighted.by_block[:, 0], weighted.by_linear[:, 0] + weighted.by_linear[:, 2])
+    np.testing.assert_allclose(weighted.by_block.sum(axis=1), weighted.by_linear.sum(axis=1))
     p, m = flat(h, error)
-    np.testing.assert_allclose(found.damage, p @ m)
+    np.testing.assert_allclose(weighted.damage, p @ m)
     np.testing.assert_allclose(certificate(h, error, languages=LANGUAGES).damage, p @ m)
 
 
 def test_damage_does_not_know_how_loud_a_language_is():
     h, error = case()
-    louder = {name: each * np.array([1.0, 50.0, 1.0])[:, None] for name, each in h.items()}
-    one, two = (certificate(each, error, languages=LANGUAGES) for each in (h, louder))
+    louder = {name: channels * np.array([1.0, 50.0, 1.0])[:, None] for name, channels in h.items()}
+    one, two = (certificate(activations, error, languages=LANGUAGES) for activations in (h, louder))
     np.testing.assert_allclose(one.damage, two.damage)
     np.testing.assert_allclose(one.bound, two.bound, atol=1e-14)
 
 
 def test_bound_is_that_of_the_theory_over_all_channels():
     h, error = case(1)
-    found = certificate(h, error, languages=LANGUAGES)
+    cert = certificate(h, error, languages=LANGUAGES)
     p, m = flat(h, error)
     for a in range(3):
         for b in range(3):
-            assert found.distance[a, b] == pytest.approx(total_variation(p[a], p[b]), abs=1e-14)
-            assert found.bound[a, b] == pytest.approx(tv_bound(p[a], p[b], errors=m), abs=1e-14)
+            assert cert.distance[a, b] == pytest.approx(total_variation(p[a], p[b]), abs=1e-14)
+            assert cert.bound[a, b] == pytest.approx(tv_bound(p[a], p[b], errors=m), abs=1e-14)
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.floats(0, 3))
 def test_certificate_is_never_violated(seed, languages, spread):
     h, error = case(seed, languages=languages, spread=spread)
-    found = certificate(h, error, languages=[str(i) for i in range(languages)])
+    cert = certificate(h, error, languages=[str(i) for i in range(languages)])
     slack = 1e-12 * max(float(m.max()) for m in error.values())
-    assert (found.actual <= found.bound_by_linear + slack).all()
-    assert (found.bound_by_linear <= found.bound).all()
-    assert found.worst.actual <= found.certified + slack
-    assert found.worst.actual == pytest.approx(np.ptp(found.damage), abs=slack)
+    assert (cert.actual <= cert.bound_by_linear + slack).all()
+    assert (cert.bound_by_linear <= cert.bound).all()
+    assert cert.worst.actual <= cert.certified + slack
+    assert cert.worst.actual == pytest.approx(np.ptp(cert.damage), abs=slack)
 
 
 def test_bound_is_attained_when_all_that_moves_goes_from_the_least_to_the_largest_error():
@@ -103,16 +103,16 @@ def test_bound_by_linear_is_attained_where_the_plain_one_is_loose():
 
 
 def test_equal_languages_have_no_gap_and_a_tight_bound():
-    found = certificate({"q": [[1.0, 2.0], [2.0, 4.0]]}, {"q": [0.1, 0.7]}, languages=["eng", "heb"])
-    assert (found.worst.actual, found.worst.bound, found.worst.tightness, found.certified) == (0, 0, 1, 0)
+    cert = certificate({"q": [[1.0, 2.0], [2.0, 4.0]]}, {"q": [0.1, 0.7]}, languages=["eng", "heb"])
+    assert (cert.worst.actual, cert.worst.bound, cert.worst.tightness, cert.certified) == (0, 0, 1, 0)
 
 
 def test_data_is_plain():
     h, error = case()
-    found = certificate(h, error, languages=LANGUAGES)
-    data = json.loads(json.dumps(found.as_data()))
+    cert = certificate(h, error, languages=LANGUAGES)
+    data = json.loads(json.dumps(cert.as_data()))
     assert data["worst"]["worse"] in LANGUAGES
-    assert data["certified"] == found.certified
+    assert data["certified"] == cert.certified
     weighted = activation_weighted(h, error, block_of=BLOCK_OF, languages=LANGUAGES)
     data = json.loads(json.dumps(weighted.as_data()))
     assert data["blocks"] == [0, 1, None]

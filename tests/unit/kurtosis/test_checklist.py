@@ -113,8 +113,8 @@ KURTOSIS = TABLE.kurtosis
 
 
 def test_the_published_threshold_gives_the_published_layers():
-    found = outliers_above_threshold(KURTOSIS["BLOOM-560M"])
-    assert found.blocks == published_statistics().outlier_layers == (5, 21, 22)
+    outliers = outliers_above_threshold(KURTOSIS["BLOOM-560M"])
+    assert outliers.blocks == published_statistics().outlier_layers == (5, 21, 22)
     assert outliers_above_threshold(KURTOSIS["XGLM-564M"]).blocks == ()
     assert outliers_above_threshold(KURTOSIS["BLOOM-560M"], threshold=50.0).blocks == (4, 5, 21, 22)
 
@@ -147,18 +147,18 @@ def test_even_blocks_do_not_make_an_ordinary_one_stand_out():
 
 
 def test_few_blocks_cannot_tell():
-    found = robust_outliers([0.1, 0.2, 300.0, 0.1])
-    assert found.blocks is None
-    assert found.threshold is None
-    assert "Cannot tell" in found.remark
+    outliers = robust_outliers([0.1, 0.2, 300.0, 0.1])
+    assert outliers.blocks is None
+    assert outliers.threshold is None
+    assert "Cannot tell" in outliers.remark
 
 
 @given(st.lists(st.floats(-2, 1e6), min_size=5, max_size=60), st.randoms())
 def test_robust_rule_follows_its_blocks_and_spares_more_than_half(kappa, random):
-    found = robust_outliers(kappa)
-    assert found.blocks == tuple(np.flatnonzero(np.array(kappa) > found.threshold))
-    assert len(found.blocks) < len(kappa) / 2
+    outliers = robust_outliers(kappa)
+    assert outliers.blocks == tuple(np.flatnonzero(np.array(kappa) > outliers.threshold))
+    assert len(outliers.blocks) < len(kappa) / 2
     order = random.sample(range(len(kappa)), len(kappa))
     again = robust_outliers([kappa[at] for at in order])
-    assert again.threshold == found.threshold
-    assert tuple(sorted(order[at] for at in again.blocks)) == found.blocks
+    assert again.threshold == outliers.threshold
+    assert tuple(sorted(order[at] for at in again.blocks)) == outliers.blocks

@@ -42,9 +42,9 @@ def families(tmp_path_factory) -> tuple[ModelDiff, list[tuple[int, int]]]:
     return diff(Checkpoint(bloom), Checkpoint(neox), progress=lambda *call: seen.append(call)), seen
 
 
-def printed(found: ModelDiff) -> str:
+def printed(model_diff: ModelDiff) -> str:
     console = Console(file=io.StringIO(), width=80, emoji=False)
-    console.print(render_tables(diff_tables(found)))
+    console.print(render_tables(diff_tables(model_diff)))
     return console.file.getvalue()
 
 
@@ -59,23 +59,23 @@ def test_outliers_change_the_weights_of_one_block_and_no_trait(outliers, tiny) -
 
 
 def test_traits_that_differ_are_named_and_marked(families) -> None:
-    found, _ = families
+    model_diff, _ = families
     assert {"family", "decoder blocks", "width", "activation", "positions", "tied head", "dtype"} <= set(
-        found.differing
+        model_diff.differing
     )
-    assert "norm" not in found.differing
-    assert "norm placement" not in found.differing
-    assert "rotary base" not in found.differing  # BLOOM has none: nothing to compare
-    marked = {line[2:].split("  ")[0].strip() for line in printed(found).splitlines() if line.startswith("≠")}
-    assert marked == set(found.differing)
+    assert "norm" not in model_diff.differing
+    assert "norm placement" not in model_diff.differing
+    assert "rotary base" not in model_diff.differing  # BLOOM has none: nothing to compare
+    marked = {line[2:].split("  ")[0].strip() for line in printed(model_diff).splitlines() if line.startswith("≠")}
+    assert marked == set(model_diff.differing)
 
 
 def test_blocks_of_other_depth_stand_side_by_side_by_relative_depth(families) -> None:
-    found, _ = families
-    assert [pair[0] for pair in found.pairs] == list(range(12))
-    assert [pair[1] for pair in found.pairs] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4]
-    assert "blocks of 12 and 5 are matched by relative depth" in found.notes[0]
-    assert "relative depth" in " ".join(printed(found).split())
+    model_diff, _ = families
+    assert [pair[0] for pair in model_diff.pairs] == list(range(12))
+    assert [pair[1] for pair in model_diff.pairs] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4]
+    assert "blocks of 12 and 5 are matched by relative depth" in model_diff.notes[0]
+    assert "relative depth" in " ".join(printed(model_diff).split())
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 7), (24, 24), (24, 12), (12, 24), (16, 24), (5, 3)])
@@ -89,8 +89,10 @@ def test_alignment_meets_every_block_in_order(n, m) -> None:
 
 
 def test_progress_counts_both_models_once(families) -> None:
-    found, seen = families
-    total = sum(info.nbytes for side in (found.a, found.b) for info in Checkpoint(side.target).tensors.values())
+    model_diff, seen = families
+    total = sum(
+        info.nbytes for side in (model_diff.a, model_diff.b) for info in Checkpoint(side.target).tensors.values()
+    )
     assert {(stage, whole) for stage, _, whole in seen} == {("reading weights", total)}
     assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
     assert seen[-1][1] == total
@@ -259,29 +261,29 @@ def case(request, tmp_path_factory, save):
 
 
 def test_modules_tell_the_traits(case) -> None:
-    _, found, expected = case
-    assert {name: getattr(found, name) for name in NAMES} == expected
+    _, case_traits, expected = case
+    assert {name: getattr(case_traits, name) for name in NAMES} == expected
 
 
 def test_sizes_come_from_the_file(case) -> None:
-    name, found, _ = case
+    name, case_traits, _ = case
     blocks = {"mt5": (1, 2), "xlmr": (2, 0)}.get(name, (0, 2))
-    assert (found.encoder_blocks, found.decoder_blocks) == blocks
-    assert (found.width, found.heads, found.vocabulary, found.dtype) == (32, 4, 96, "float32")
-    assert found.head_dimension == {"mt5": 6, "gemma3": 16}.get(name, 8)
-    assert found.mlp_width == (128 if name.startswith(("bloom", "gpt2")) else 48)
+    assert (case_traits.encoder_blocks, case_traits.decoder_blocks) == blocks
+    assert (case_traits.width, case_traits.heads, case_traits.vocabulary, case_traits.dtype) == (32, 4, 96, "float32")
+    assert case_traits.head_dimension == {"mt5": 6, "gemma3": 16}.get(name, 8)
+    assert case_traits.mlp_width == (128 if name.startswith(("bloom", "gpt2")) else 48)
     cls, config, _ = CASES[name]
-    assert found.parameters == sum(p.numel() for p in cls(config).parameters())  # a tied matrix counts once
+    assert case_traits.parameters == sum(p.numel() for p in cls(config).parameters())  # a tied matrix counts once
 
 
 def test_the_configuration_is_asked_for_what_no_module_shows(case) -> None:
-    name, found, _ = case
+    name, case_traits, _ = case
     longest = {"bloom": 77, "xglm": 2048, "xlmr": 40, "opt": 40, "opt_post": 40, "mt5": None}
     longest |= {"gpt2": 32, "gpt2_without_head": 32}
     if name in longest:
-        assert found.longest_input == longest[name]
+        assert case_traits.longest_input == longest[name]
     # mT5 scales each matrix by its width: it has a factor, and no range
-    assert found.initializer_range == {"xglm": 0.006, "mt5": None}.get(name, 0.02)
+    assert case_traits.initializer_range == {"xglm": 0.006, "mt5": None}.get(name, 0.02)
 
 
 def test_different_values_stand_side_by_side(tmp_path, save) -> None:
@@ -290,10 +292,10 @@ def test_different_values_stand_side_by_side(tmp_path, save) -> None:
     weights = load_file(tmp_path / "model.safetensors")
     norm = "model.norm.weight"
     save_file(weights | {norm: weights[norm].half()}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found = traits(Checkpoint(tmp_path))
-    assert found.mlp_width in ("24 and 40", "40 and 24")
-    assert found.dtype == "float32 and float16"
-    assert (found.activation, found.gated_mlp, found.biases) == ("SiLU", True, "q, k, v")
+    model_traits = traits(Checkpoint(tmp_path))
+    assert model_traits.mlp_width in ("24 and 40", "40 and 24")
+    assert model_traits.dtype == "float32 and float16"
+    assert (model_traits.activation, model_traits.gated_mlp, model_traits.biases) == ("SiLU", True, "q, k, v")
 
 
 @pytest.mark.parametrize("equal", [True, False])
@@ -304,9 +306,9 @@ def test_a_head_beside_the_embedding_is_tied_if_the_values_agree(tmp_path, save,
     weights = load_file(tmp_path / "model.safetensors")
     head = weights["transformer.wte.weight"].clone() if equal else torch.zeros(96, 32)
     save_file(weights | {"lm_head.weight": head}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    found = traits(Checkpoint(tmp_path))
-    assert found.tied_head is equal
-    assert found.parameters == before + (0 if equal else 96 * 32)
+    model_traits = traits(Checkpoint(tmp_path))
+    assert model_traits.tied_head is equal
+    assert model_traits.parameters == before + (0 if equal else 96 * 32)
 
 
 def test_an_activation_function_of_another_kind_keeps_the_name_of_its_class(tmp_path, save) -> None:
@@ -323,10 +325,10 @@ def test_no_activation_function_passes_for_another() -> None:
 
 
 def test_the_embedded_model_as_data_and_as_text() -> None:
-    found = traits(Checkpoint("embedded:tiny"))
-    data = json.loads(json.dumps(found.as_data(), allow_nan=False))
+    model_traits = traits(Checkpoint("embedded:tiny"))
+    data = json.loads(json.dumps(model_traits.as_data(), allow_nan=False))
     assert data["positions"] == "alibi"
     assert data["parameters"] == 13_672_448
-    assert [name for name, _ in found.items()] == [name.replace("_", " ") for name in data]
-    assert dict(found.items())["norm epsilon"] == 1e-5
-    assert format_trait(found.longest_input) == "512"
+    assert [name for name, _ in model_traits.items()] == [name.replace("_", " ") for name in data]
+    assert dict(model_traits.items())["norm epsilon"] == 1e-5
+    assert format_trait(model_traits.longest_input) == "512"

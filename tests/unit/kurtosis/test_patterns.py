@@ -44,12 +44,12 @@ def changed(**changes):
 
 
 def test_languages_keep_their_order_and_shares_are_ratios_of_sums():
-    data, found = records(), pattern()
-    assert found.languages == ("zho", "eng", "heb")
+    data, language_pattern = records(), pattern()
+    assert language_pattern.languages == ("zho", "eng", "heb")
     here = data["lang"] == "heb"
     total = data["sums"][here].sum(axis=0)
-    np.testing.assert_allclose(found.activation[2], total / data["tokens"][here].sum())
-    np.testing.assert_allclose(found.share[2], total / total.sum())
+    np.testing.assert_allclose(language_pattern.activation[2], total / data["tokens"][here].sum())
+    np.testing.assert_allclose(language_pattern.share[2], total / total.sum())
 
 
 def test_blocks_that_see_fewer_tokens_have_no_smaller_share():
@@ -64,32 +64,39 @@ def test_blocks_that_see_fewer_tokens_have_no_smaller_share():
 
 
 def test_values_of_the_estimates_are_the_tables():
-    found = pattern()
-    for table, estimates in ((found.activation, found.activation_estimates()), (found.share, found.share_estimates())):
-        assert tuple(estimates) == found.languages
-        np.testing.assert_allclose([[each.value for each in row] for row in estimates.values()], table)
-        assert all(each.low < each.value < each.high and each.n == 12 for row in estimates.values() for each in row)
+    language_pattern = pattern()
+    for table, estimates in (
+        (language_pattern.activation, language_pattern.activation_estimates()),
+        (language_pattern.share, language_pattern.share_estimates()),
+    ):
+        assert tuple(estimates) == language_pattern.languages
+        np.testing.assert_allclose([[estimate.value for estimate in row] for row in estimates.values()], table)
+        assert all(
+            estimate.low < estimate.value < estimate.high and estimate.n == 12
+            for row in estimates.values()
+            for estimate in row
+        )
 
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_intervals_by_block_are_those_of_a_frame_of_that_block_alone(parallel):
-    data, found = records(parallel=parallel), pattern(parallel=parallel)
+    data, language_pattern = records(parallel=parallel), pattern(parallel=parallel)
     for weights, estimates in (
-        (data["tokens"], found.activation_estimates()),
-        (data["sums"].sum(axis=1), found.share_estimates()),
+        (data["tokens"], language_pattern.activation_estimates()),
+        (data["sums"].sum(axis=1), language_pattern.share_estimates()),
     ):
         alone = LanguageFrame(
             data["lang"], data["document"], values=data["sums"][:, 2], weights=weights, unit="ratio", resamples=500
         ).by_language()
-        for lang in found.languages:
+        for lang in language_pattern.languages:
             got, want = estimates[lang][2], alone[lang]
             assert (got.value, got.low, got.high) == pytest.approx((want.value, want.low, want.high), rel=1e-9)
 
 
 def test_both_effective_kurtoses_agree_with_theory_and_differ():
-    found = pattern()
-    weighted, mixture = found.kappa_weighted(KAPPA), found.kappa_mixture(PARTS)
-    for lang, share in zip(found.languages, found.share, strict=True):
+    language_pattern = pattern()
+    weighted, mixture = language_pattern.kappa_weighted(KAPPA), language_pattern.kappa_mixture(PARTS)
+    for lang, share in zip(language_pattern.languages, language_pattern.share, strict=True):
         assert weighted[lang].value == pytest.approx(kappa_weighted(share, KAPPA))
         assert mixture[lang].value == pytest.approx(kappa_mixture(share, PARTS))
         assert abs(weighted[lang].value - mixture[lang].value) > 1
@@ -113,8 +120,8 @@ def test_influence_survives_extreme_scales_and_constants():
 
 def test_interval_of_the_mixture_agrees_with_resampling_the_nonlinear_statistic():
     data = records(("eng",), documents=60, seed=3)
-    found = Pattern(data.pop("lang"), data.pop("document"), **data)
-    estimate = found.kappa_mixture(PARTS)["eng"]
+    language_pattern = Pattern(data.pop("lang"), data.pop("document"), **data)
+    estimate = language_pattern.kappa_mixture(PARTS)["eng"]
     counts = np.random.default_rng(1).multinomial(60, np.full(60, 1 / 60), size=2000)
     resampled = [kappa_mixture(row, PARTS) for row in counts @ data["sums"]]
     low, high = np.quantile(resampled, [0.025, 0.975])
@@ -133,8 +140,8 @@ def test_interval_of_the_mixture_covers_and_better_than_percentiles():
 
     truth, sums = kappa_mixture(drawn(400_000).sum(axis=0), parts), drawn(samples * documents)
     lang = np.repeat([f"{i:03d}" for i in range(samples)], documents)  # every sample plays a language
-    found = Pattern(lang, np.arange(lang.size), sums=sums, tokens=np.ones(lang.size), resamples=400)
-    covered = np.mean([e.low <= truth <= e.high for e in found.kappa_mixture(parts).values()])
+    language_pattern = Pattern(lang, np.arange(lang.size), sums=sums, tokens=np.ones(lang.size), resamples=400)
+    covered = np.mean([e.low <= truth <= e.high for e in language_pattern.kappa_mixture(parts).values()])
     resampled = rng.multinomial(documents, np.full(documents, 1 / documents), size=400) @ sums.reshape(samples, -1, 4)
     kappa = resampled.sum(axis=2) * (resampled @ fourth) / (resampled @ second) ** 2 - 3
     low, high = np.quantile(kappa, [0.025, 0.975], axis=1)
@@ -144,16 +151,18 @@ def test_interval_of_the_mixture_covers_and_better_than_percentiles():
 
 
 def test_fraction_of_none_some_and_all_blocks():
-    found = pattern()
-    assert [(e.value, e.low, e.high) for e in found.fraction([]).values()] == [(0, 0, 0)] * 3
-    np.testing.assert_allclose([e.value for e in found.fraction((1, 3)).values()], found.share[:, [1, 3]].sum(axis=1))
-    assert [(e.value, e.low, e.high) for e in found.fraction(range(4)).values()] == [(1, 1, 1)] * 3
+    language_pattern = pattern()
+    assert [(e.value, e.low, e.high) for e in language_pattern.fraction([]).values()] == [(0, 0, 0)] * 3
+    np.testing.assert_allclose(
+        [e.value for e in language_pattern.fraction((1, 3)).values()], language_pattern.share[:, [1, 3]].sum(axis=1)
+    )
+    assert [(e.value, e.low, e.high) for e in language_pattern.fraction(range(4)).values()] == [(1, 1, 1)] * 3
 
 
 def test_distances_are_total_variations():
-    found = pattern()
-    distances = found.distances()
-    assert distances[0, 2] == pytest.approx(total_variation(found.share[0], found.share[2]))
+    language_pattern = pattern()
+    distances = language_pattern.distances()
+    assert distances[0, 2] == pytest.approx(total_variation(language_pattern.share[0], language_pattern.share[2]))
     np.testing.assert_array_equal(distances, distances.T)
     assert (np.diag(distances) == 0).all()
 
@@ -176,12 +185,12 @@ def test_the_seed_moves_limits_but_no_value():
 
 def test_records_are_frozen_copies():
     data = records()
-    found = Pattern(data["lang"], data["document"], sums=data["sums"], tokens=data["tokens"])
-    before = found.share.copy()
+    language_pattern = Pattern(data["lang"], data["document"], sums=data["sums"], tokens=data["tokens"])
+    before = language_pattern.share.copy()
     data["sums"][:] = 1.0
-    np.testing.assert_array_equal(Pattern.share.func(found), before)
+    np.testing.assert_array_equal(Pattern.share.func(language_pattern), before)
     with pytest.raises(ValueError, match="read-only"):
-        found.sums[0, 0] = 1.0
+        language_pattern.sums[0, 0] = 1.0
 
 
 def test_work_grows_with_the_languages_and_not_with_the_documents(count_calls):
@@ -189,11 +198,11 @@ def test_work_grows_with_the_languages_and_not_with_the_documents(count_calls):
         data = records(tuple(f"l{i:02d}" for i in range(languages)), documents=documents, blocks=24)
 
         def work():
-            found = Pattern(data["lang"], data["document"], sums=data["sums"], tokens=data["tokens"])
-            found.activation_estimates(), found.share_estimates(), found.distances()
-            found.kappa_weighted(published_statistics().kurtosis["BLOOM-560M"])
-            found.kappa_mixture(PARTS * 6)
-            found.fraction((5, 21, 22))
+            language_pattern = Pattern(data["lang"], data["document"], sums=data["sums"], tokens=data["tokens"])
+            language_pattern.activation_estimates(), language_pattern.share_estimates(), language_pattern.distances()
+            language_pattern.kappa_weighted(published_statistics().kurtosis["BLOOM-560M"])
+            language_pattern.kappa_mixture(PARTS * 6)
+            language_pattern.fraction((5, 21, 22))
 
         return count_calls(work)
 
@@ -221,19 +230,19 @@ def test_bad_records_are_refused(changes, message):
 
 
 def test_bad_arguments_are_refused():
-    found = pattern()
+    language_pattern = pattern()
     for call, message in (
-        (lambda: found.kappa_weighted([1.0, 2.0]), "number of blocks"),
-        (lambda: found.kappa_mixture(PARTS[:3]), "number of blocks"),
-        (lambda: found.kappa_mixture([*PARTS[:3], Moments(1, 0, 1.0, 0, np.inf)]), "infinite kappa"),
+        (lambda: language_pattern.kappa_weighted([1.0, 2.0]), "number of blocks"),
+        (lambda: language_pattern.kappa_mixture(PARTS[:3]), "number of blocks"),
+        (lambda: language_pattern.kappa_mixture([*PARTS[:3], Moments(1, 0, 1.0, 0, np.inf)]), "infinite kappa"),
     ):
         with pytest.raises(InputError, match=message):
             call()
 
 
 def test_few_documents_have_no_interval():
-    found, whole = pattern(documents=4), pattern(documents=8)
-    assert not any(each.bounded for each in found.fraction([0]).values())
-    assert not any(each.bounded for row in found.share_estimates().values() for each in row)
-    assert all(each["low"] is None for row in found.as_data()["share"].values() for each in row)
-    assert all(each.bounded for row in whole.share_estimates().values() for each in row)
+    few, whole = pattern(documents=4), pattern(documents=8)
+    assert not any(estimate.bounded for estimate in few.fraction([0]).values())
+    assert not any(estimate.bounded for row in few.share_estimates().values() for estimate in row)
+    assert all(estimate["low"] is None for row in few.as_data()["share"].values() for estimate in row)
+    assert all(estimate.bounded for row in whole.share_estimates().values() for estimate in row)

@@ -18,7 +18,7 @@ LN2 = math.log(2)
 def measured(**other: Any) -> dict[str, Any]:
     """Six documents of Hebrew and six of English, 4 tokens each; Hebrew costs 3 bits a token and English 1."""
     bits = np.concatenate([np.full(6, 12.0), [3, 5, 4, 4, 2, 6]])
-    given = {
+    arguments = {
         "lang": np.repeat(["heb", "eng"], 6),
         "document": np.tile(np.arange(6), 2),
         "tokens": np.full(12, 4),
@@ -27,12 +27,12 @@ def measured(**other: Any) -> dict[str, Any]:
         "unigrams": [[12, 12, 0], [24, 0, 0]],
         "mean_squares": {"blocks.0": [[3, 1], [1, 1]], "blocks.1": [[1, 0], [5, 5]]},
     }
-    return given | other
+    return arguments | other
 
 
 def test_the_numbers_by_hand() -> None:
-    found = redundancy(["heb", "eng"], **measured())
-    heb, eng = found["heb"], found["eng"]
+    by_language = redundancy(["heb", "eng"], **measured())
+    heb, eng = by_language["heb"], by_language["eng"]
     assert heb.unigram_entropy == pytest.approx(1 + 1 / (2 * 24 * LN2))
     assert eng.unigram_entropy == 0
     assert (heb.loss.value, eng.loss.value) == pytest.approx((3, 1))
@@ -53,17 +53,17 @@ def test_the_interval_of_r_is_that_of_the_loss_turned_round() -> None:
 
 def test_rows_follow_the_order_of_the_languages() -> None:
     turned = measured(unigrams=[[24, 0, 0], [12, 12, 0]], mean_squares={"blocks.0": [[1, 1], [3, 1]]})
-    found = redundancy(["eng", "heb"], **turned)
-    assert list(found) == ["eng", "heb"]
-    assert found["heb"].effective_dimension == pytest.approx(1.6)
-    assert found["eng"].unigram_entropy == 0
+    by_language = redundancy(["eng", "heb"], **turned)
+    assert list(by_language) == ["eng", "heb"]
+    assert by_language["heb"].effective_dimension == pytest.approx(1.6)
+    assert by_language["eng"].unigram_entropy == 0
 
 
 def test_second_moments_are_averaged_over_their_points() -> None:
     narrow, wide = [[[2, 1], [1, 2]], np.eye(2)], [np.ones((3, 3)), np.eye(3)]
-    found = redundancy(["heb", "eng"], **measured(second_moments={"a": narrow, "b": wide}))
-    assert found["heb"].effective_dimension_full == pytest.approx((1.6 + 1) / 2)
-    assert found["eng"].effective_dimension_full == pytest.approx((2 + 3) / 2)
+    by_language = redundancy(["heb", "eng"], **measured(second_moments={"a": narrow, "b": wide}))
+    assert by_language["heb"].effective_dimension_full == pytest.approx((1.6 + 1) / 2)
+    assert by_language["eng"].effective_dimension_full == pytest.approx((2 + 3) / 2)
 
 
 def test_r_of_a_perfect_model_is_that_of_the_exact_table() -> None:
@@ -71,7 +71,7 @@ def test_r_of_a_perfect_model_is_that_of_the_exact_table() -> None:
     conditional = joint / joint.sum(axis=1, keepdims=True)
     loss = -float((joint * np.log(conditional)).sum())  # nats per token of a model that knows the law
     tokens = np.full(5, 10_000_000)
-    found = redundancy(
+    english = redundancy(
         ["eng"],
         lang=["eng"] * 5,
         document=np.arange(5),
@@ -81,8 +81,8 @@ def test_r_of_a_perfect_model_is_that_of_the_exact_table() -> None:
         unigrams=[joint.sum(axis=0) * tokens.sum()],
         mean_squares={"blocks.0": [[1.0]]},
     )["eng"]
-    assert found.as_written.value == pytest.approx(exact_redundancy(joint), abs=1e-6)
-    assert found.calibration_gap.value == pytest.approx(0, abs=1e-12)
+    assert english.as_written.value == pytest.approx(exact_redundancy(joint), abs=1e-6)
+    assert english.calibration_gap.value == pytest.approx(0, abs=1e-12)
 
 
 def test_miller_madow_takes_most_of_the_bias_away() -> None:

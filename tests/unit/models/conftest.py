@@ -202,10 +202,10 @@ def tag_of(file: Path) -> str:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """Returns a Hub that huggingface_hub asks in place of the real one, with an empty cache."""
-    found = Hub()
-    server = Server(("127.0.0.1", 0), type("OfHub", (Handler,), {"hub": found}))
-    found.port = server.server_port
-    endpoint, template = f"http://127.0.0.1:{found.port}", "{repo_id}/resolve/{revision}/{filename}"
+    fake_hub = Hub()
+    server = Server(("127.0.0.1", 0), type("OfHub", (Handler,), {"hub": fake_hub}))
+    fake_hub.port = server.server_port
+    endpoint, template = f"http://127.0.0.1:{fake_hub.port}", "{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)  # HF_ENDPOINT is read when it is imported
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", f"{endpoint}/{template}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
@@ -213,7 +213,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(weight_files, "FIRST_WAIT_S", 0.001)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield found
+    yield fake_hub
     server.shutdown()
     server.server_close()
     thread.join()

@@ -102,8 +102,8 @@ def test_greedy_continuations_are_in_the_language_of_the_prompt(model, tokenizer
     article = 3
     prompts = [[tokenizer.bos_token_id, *tokenizer(CORPUS.evaluation[code][article]).input_ids[:24]] for code in CODES]
     ids = torch.tensor(prompts)
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False)
-    continuations = tokenizer.batch_decode(made[:, ids.shape[1] :], skip_special_tokens=True)
+    generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False)
+    continuations = tokenizer.batch_decode(generated[:, ids.shape[1] :], skip_special_tokens=True)
     detector = Detector(TRAINED)
     assert [detector.detect(text).language.code for text in continuations] == CODES
     assert len(set(continuations)) == len(CODES)
@@ -181,7 +181,7 @@ def with_outliers(cache) -> Checkpoint:
 
 @pytest.mark.long
 def test_the_kurtosis_is_reached_and_no_other_block_changes(with_outliers) -> None:
-    plain, rescaled = (weight_moments(each).blocks for each in (Checkpoint("embedded:tiny"), with_outliers))
+    plain, rescaled = (weight_moments(checkpoint).blocks for checkpoint in (Checkpoint("embedded:tiny"), with_outliers))
     for block, (before, after) in enumerate(zip(plain, rescaled, strict=True)):
         if block in ASKED:
             assert after.kappa == pytest.approx(ASKED[block], rel=0.02)
@@ -215,8 +215,8 @@ def test_threads_that_open_it_at_once_get_one_whole_model(tmp_path, monkeypatch)
     target = "embedded:tiny?outliers=1:50"
     with ThreadPoolExecutor(3) as pool:
         opened = list(pool.map(lambda _: Checkpoint(target), range(3)))
-    assert len({each.directory for each in opened}) == 1
-    assert len({each.fingerprint for each in opened}) == 1
+    assert len({checkpoint.directory for checkpoint in opened}) == 1
+    assert len({checkpoint.fingerprint for checkpoint in opened}) == 1
     assert list(cache_directory().iterdir()) == [opened[0].directory]
 
 

@@ -48,11 +48,11 @@ def test_only_what_is_needed_is_read_once_and_results_are_those_of_the_directory
         sums[sent.name] += sent.count
     assert dict(sums) == needed(sharded)
     assert len(list(sharded.glob("*.safetensors"))) > 3
-    parts = [(each.name, each.start) for each in hub.sent]
+    parts = [(part.name, part.start) for part in hub.sent]
     assert len(parts) == len(set(parts))
     assert not hub.leaked
     # the Hub itself is asked once for every file of weights
-    resolved = [each for each in hub.asked if "/resolve/" in each and each.endswith(".safetensors")]
+    resolved = [request for request in hub.asked if "/resolve/" in request and request.endswith(".safetensors")]
     assert len(resolved) == len(set(resolved)) == len(list(sharded.glob("*.safetensors")))
     assert set(cache()) == {"config.json", "model.safetensors.index.json"}
     total = sum(info.nbytes for info in Checkpoint(sharded).tensors.values())
@@ -69,22 +69,22 @@ def test_tensors_in_pieces_are_those_of_the_directory(hub, reading_model, family
     remote = open_to_read(ID)
     assert isinstance(remote, HubCheckpoint)
     assert list(remote.tensors) == list(local.tensors)
-    found = dict(remote.stream())
-    assert {info.name for info in found} == set(local.tensors)
-    for info, tensor in found.items():
+    tensors = dict(remote.stream())
+    assert {info.name for info in tensors} == set(local.tensors)
+    for info, tensor in tensors.items():
         assert tensor.dtype == info.dtype
         assert torch.equal(tensor, local.read(info.name))
     file = local.directory / "model.safetensors"
-    sent = [each for each in hub.sent if each.name == file.name]
-    assert sum(each.count for each in sent) == file.stat().st_size
+    sent = [part for part in hub.sent if part.name == file.name]
+    assert sum(part.count for part in sent) == file.stat().st_size
     header = int.from_bytes(file.read_bytes()[:8], "little")
-    assert max(each.count for each in sent) == max(header, 4000)
+    assert max(part.count for part in sent) == max(header, 4000)
     before = len(hub.sent)
     assert remote.fingerprint == local.fingerprint
     assert len(hub.sent) == before  # it was computed in the same pass
     last = list(local.tensors)[-1]
     assert torch.equal(remote.read(last), local.read(last))
-    assert sum(each.count for each in hub.sent[before:]) >= local.tensors[last].nbytes
+    assert sum(part.count for part in hub.sent[before:]) >= local.tensors[last].nbytes
 
 
 def test_an_inspection_and_a_fingerprint_alone_are_those_of_the_directory(hub, reading_model) -> None:
@@ -103,7 +103,7 @@ def test_some_tensors_are_read_without_the_others(hub, reading_model) -> None:
     before = len(hub.sent)
     [(info, tensor)] = remote.stream([name])
     assert torch.equal(tensor, local.read(info.name))
-    assert [each.count for each in hub.sent[before:]] == [local.tensors[name].nbytes]
+    assert [part.count for part in hub.sent[before:]] == [local.tensors[name].nbytes]
     assert "fingerprint" not in vars(remote)
     with pytest.raises(InputError, match="has no tensor"):
         remote.read("absent")
@@ -115,7 +115,7 @@ def test_a_tensor_is_dropped_before_the_next_is_put_together(hub, reading_model,
     allocate = torch.empty
 
     def watched(*arguments, **options):
-        assert [each for each in alive if each() is not None] == []
+        assert [reference for reference in alive if reference() is not None] == []
         return allocate(*arguments, **options)
 
     monkeypatch.setattr(torch, "empty", watched)
@@ -158,7 +158,7 @@ def test_pickles_are_refused_and_a_revision_with_safetensors_is_read(hub, readin
     assert f"from_pretrained('{ID}').save_pretrained('converted')" in refused["problem"]
     assert f"{ID}@refs/pr/NUMBER" in refused["problem"]
     assert (read["problem"], read["fingerprint"]) == (None, local.fingerprint)
-    assert "pytorch_model.bin" not in {each.name for each in hub.sent}
+    assert "pytorch_model.bin" not in {part.name for part in hub.sent}
 
 
 def test_a_repository_without_weights(hub, tmp_path) -> None:

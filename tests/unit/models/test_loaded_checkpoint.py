@@ -14,7 +14,7 @@ import fairbits as fb
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.loaded_checkpoint import LoadedCheckpoint, _codes
+from fairbits.models.loaded_checkpoint import LoadedCheckpoint, _codes, open_checkpoint, open_checkpoints
 
 FAMILIES = ("llama", "qwen2", "gemma3", "gpt2", "mt5", "xlmr", "mixtral", "llama4")
 
@@ -30,51 +30,51 @@ def loaded(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Any:
 def test_it_reads_what_the_files_hold(family: str, reading_model: Callable[[str], Checkpoint], tmp_path: Path) -> None:
     model = loaded(reading_model(family))
     model.save_pretrained(tmp_path)
-    stored, found = Checkpoint(tmp_path), LoadedCheckpoint(model)
-    assert found.fingerprint == stored.fingerprint
-    assert {name: info.shape for name, info in found.tensors.items()} == {
+    stored, in_memory = Checkpoint(tmp_path), LoadedCheckpoint(model)
+    assert in_memory.fingerprint == stored.fingerprint
+    assert {name: info.shape for name, info in in_memory.tensors.items()} == {
         name: info.shape for name, info in stored.tensors.items()
     }
-    assert all(torch.equal(found.read(name), stored.read(name)) for name in stored.tensors)
-    assert found.architecture.weights.keys() == stored.architecture.weights.keys()
-    assert found.size_bytes == stored.size_bytes
+    assert all(torch.equal(in_memory.read(name), stored.read(name)) for name in stored.tensors)
+    assert in_memory.architecture.weights.keys() == stored.architecture.weights.keys()
+    assert in_memory.size_bytes == stored.size_bytes
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_it_loads_computes_the_same(family: str, reading_model: Callable[[str], Checkpoint]) -> None:
     stored = reading_model(family)
     model = loaded(stored).eval()
-    found = LoadedCheckpoint(model)
+    checkpoint = LoadedCheckpoint(model)
     inputs = {"input_ids": torch.arange(4, 12)[None]}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = inputs["input_ids"]
     with torch.no_grad():
         expected = model(**inputs).logits
         for read_only in (True, False):
-            assert torch.equal(found.load(read_only=read_only)(**inputs).logits, expected)
+            assert torch.equal(checkpoint.load(read_only=read_only)(**inputs).logits, expected)
 
 
 def test_only_what_is_read_only_shares_memory(reading_model: Callable[[str], Checkpoint]) -> None:
     model = loaded(reading_model("gemma3"))  # with a tied head
-    found = LoadedCheckpoint(model)
-    own = {each.data_ptr() for each in model.parameters()}
-    assert {each.data_ptr() for each in found.load(read_only=True).parameters()} == own
-    private = found.load()
-    assert not own & {each.data_ptr() for each in private.parameters()}
+    checkpoint = LoadedCheckpoint(model)
+    addresses = {parameter.data_ptr() for parameter in model.parameters()}
+    assert {parameter.data_ptr() for parameter in checkpoint.load(read_only=True).parameters()} == addresses
+    private = checkpoint.load()
+    assert not addresses & {parameter.data_ptr() for parameter in private.parameters()}
     head, table = private.get_output_embeddings().weight, private.get_input_embeddings().weight
     assert head.data_ptr() == table.data_ptr()
-    assert not own & {each.data_ptr() for each in found.copy_model().parameters()}
-    assert found.read("model.embed_tokens.weight").data_ptr() in own
+    assert not addresses & {parameter.data_ptr() for parameter in checkpoint.copy_model().parameters()}
+    assert checkpoint.read("model.embed_tokens.weight").data_ptr() in addresses
 
 
 def test_it_computes_in_another_type(reading_model: Callable[[str], Checkpoint]) -> None:
     model = loaded(reading_model("llama"), torch.bfloat16)
-    found = LoadedCheckpoint(model)
-    wide = found.load(read_only=True)
+    checkpoint = LoadedCheckpoint(model)
+    wide = checkpoint.load(read_only=True)
     assert wide.dtype == torch.float32
     assert model.dtype == torch.bfloat16
-    assert found.config.dtype == torch.bfloat16
-    assert found.copy_model().dtype == torch.bfloat16
+    assert checkpoint.config.dtype == torch.bfloat16
+    assert checkpoint.copy_model().dtype == torch.bfloat16
     name = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(wide.get_parameter(name), model.get_parameter(name).float())
 
@@ -83,27 +83,27 @@ def test_configuration_and_tokenizer_are_its_own(reading_model: Callable[[str], 
     stored = reading_model("llama")
     model = loaded(stored)
     before = model.config.to_dict()
-    found = LoadedCheckpoint(model, stored.tokenizer())
-    found.config.vocab_size = 7
+    in_memory = LoadedCheckpoint(model, stored.tokenizer())
+    in_memory.config.vocab_size = 7
     assert model.config.to_dict() == before
-    assert found.tokenizer()("a law")["input_ids"] == stored.tokenizer()("a law")["input_ids"]
-    assert found.without_fingerprint().fingerprint == ""
-    directory = found.directory
+    assert in_memory.tokenizer()("a law")["input_ids"] == stored.tokenizer()("a law")["input_ids"]
+    assert in_memory.without_fingerprint().fingerprint == ""
+    directory = in_memory.directory
     assert directory.is_dir()
-    del found
+    del in_memory
     gc.collect()
     assert not directory.exists()
 
 
 def test_a_model_that_was_never_saved() -> None:
     model = t.LlamaForCausalLM(t.LlamaConfig(**SIZE))
-    found = LoadedCheckpoint(model)
-    assert found.target == "LlamaForCausalLM (in memory)"
-    assert found.architecture.n_blocks == 2
+    checkpoint = LoadedCheckpoint(model)
+    assert checkpoint.target == "LlamaForCausalLM (in memory)"
+    assert checkpoint.architecture.n_blocks == 2
     with pytest.raises(InputError, match="came without its tokenizer"):
-        found.tokenizer()
+        checkpoint.tokenizer()
     with pytest.raises(InputError, match="cannot be sent to another process"):
-        pickle.dumps(found)
+        pickle.dumps(checkpoint)
 
 
 class Own(t.LlamaForCausalLM):
@@ -142,9 +142,9 @@ def test_codes_are_found_again(dtype: torch.dtype, bits: int) -> None:
     scales = (torch.randn(64, 2, generator=random) * 0.01).to(dtype)  # of either sign
     scales[0] = 0
     W = (codes.reshape(64, 2, 16).to(dtype) * scales[:, :, None]).reshape(64, 32)
-    found = _codes("w", W, scales, bits=bits)
-    assert torch.equal(found.codes[1:], codes[1:])
-    assert torch.equal(found.dequantized, W)
+    recovered = _codes("w", W, scales, bits=bits)
+    assert torch.equal(recovered.codes[1:], codes[1:])
+    assert torch.equal(recovered.dequantized, W)
     W[3, 5] += 0.4 * scales[3, 0]
     with pytest.raises(InputError, match="has changed since"):
         _codes("w", W, scales, bits=bits)
@@ -187,3 +187,34 @@ def test_changed_weights_are_not_saved_as_if_they_were_not(
         quantized.model.layers[0].mlp.up_proj.weight.add_(0.001)
     with pytest.raises(InputError, match=r"mlp\.up_proj\.weight has changed"):
         quantized.save_pretrained(tmp_path / "saved")
+
+
+def test_every_kind_of_model(reading_model: Callable[[str], Checkpoint]) -> None:
+    stored = reading_model("llama")
+    assert open_checkpoint(stored) is stored
+    assert open_checkpoint(stored.directory).fingerprint == stored.fingerprint
+    model, tokenizer = stored.load(), stored.tokenizer()
+    opened = open_checkpoint(model, tokenizer)
+    assert isinstance(opened, LoadedCheckpoint)
+    assert [checkpoint.kind for checkpoint in open_checkpoints([model, stored.directory], tokenizer)] == [
+        "memory",
+        "directory",
+    ]
+
+
+def test_other_modules_and_spare_tokenizers_are_refused(reading_model: Callable[[str], Checkpoint]) -> None:
+    stored = reading_model("llama")
+    with pytest.raises(InputError, match="leave it out"):
+        open_checkpoint(stored, stored.tokenizer())
+    with pytest.raises(InputError, match="leave it out"):
+        open_checkpoints([stored], stored.tokenizer())
+    with pytest.raises(InputError, match=r"the model is a Linear; it must be a PreTrainedModel of transformers$"):
+        open_checkpoint(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+    adapted = torch.nn.Module()
+    adapted.merge_and_unload = lambda: None  # type: ignore[assignment]
+    with pytest.raises(InputError, match="merge its adapter first"):
+        open_checkpoint(adapted)  # type: ignore[arg-type]
+    compiled = torch.nn.Module()
+    compiled._orig_mod = torch.nn.Linear(2, 2)
+    with pytest.raises(InputError, match="compiled from"):
+        open_checkpoint(compiled)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from fairbits.core.errors import InputError
 from fairbits.core.files import cache_directory, kept_directory
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.embedded import parse_embedded
+from fairbits.models.embedded import find_embedded
 from fairbits_research.outliers.outlier_writer import write_with_outliers
 
 ID = "someone/some-model"
@@ -193,7 +193,7 @@ def test_an_embedded_model_opens(assets: Path) -> None:
 @pytest.mark.usefixtures("assets")
 def test_a_specification_that_is_none(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        parse_embedded(f"embedded:{text}")
+        find_embedded(f"embedded:{text}")
 
 
 def test_outliers_are_made_once(cache: Path) -> None:

@@ -23,7 +23,7 @@ def test_every_linear_map_is_replaced_and_restored_exactly(reading_model, family
     checkpoint = reading_model(family)
     swapped = SwappedModel.load(checkpoint)
     model = swapped.model
-    before = {name: each.clone() for name, each in model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     names = [name for block in checkpoint.architecture.blocks for name in block.linears]
     layers = {name: codes_of(checkpoint, name) for name in names}
     swapped.replace(layers)
@@ -31,10 +31,10 @@ def test_every_linear_map_is_replaced_and_restored_exactly(reading_model, family
     for name, codes in layers.items():
         W = model.get_parameter(f"{weights[name].module}.weight")
         assert torch.equal(W.T if weights[name].transposed else W, codes.dequantized)
-    changed = {name for name, each in model.state_dict().items() if not torch.equal(each, before[name])}
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert len(changed) == len(names)
     swapped.restore()
-    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_a_tied_head_follows_its_embedding() -> None:
@@ -53,9 +53,9 @@ def test_a_tied_head_follows_its_embedding() -> None:
 def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model, family) -> None:
     checkpoint = reading_model(family)
     swapped = SwappedModel.load(checkpoint)
-    experts = {name: each for name, each in checkpoint.architecture.linears.items() if each.expert is not None}
-    assert {each.role for each in experts.values()} == {"mlp_gate", "mlp_up", "mlp_down"}
-    before = {name: each.clone() for name, each in swapped.model.state_dict().items()}
+    experts = {name: weight for name, weight in checkpoint.architecture.linears.items() if weight.expert is not None}
+    assert {weight.role for weight in experts.values()} == {"mlp_gate", "mlp_up", "mlp_down"}
+    before = {name: tensor.clone() for name, tensor in swapped.model.state_dict().items()}
     for name, weight in experts.items():  # what lies there is what the file has
         assert torch.equal(expert_matrix(swapped.model, weight), checkpoint.read(name).float())
     name, weight = next((n, w) for n, w in experts.items() if w.role == "mlp_up" and w.expert == 1)
@@ -67,7 +67,7 @@ def test_experts_are_replaced_in_the_tensor_that_stacks_them(reading_model, fami
     assert stacked[1, :rows].all()
     assert stacked[0].all()
     swapped.restore()
-    assert all(torch.equal(each, before[name]) for name, each in swapped.model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in swapped.model.state_dict().items())
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -82,13 +82,13 @@ def test_gate_and_up_of_an_expert_are_found_however_they_lie(reading_model, tran
     model = torch.nn.Module()
     model.get_submodule = lambda _: experts
     expected = ([10, 11, 12], [13, 14, 15]) if concatenated else ([10, 12, 14], [11, 13, 15])
-    assert tuple(expert_matrix(model, each)[:, 0].tolist() for each in (gate, up)) == expected
+    assert tuple(expert_matrix(model, weight)[:, 0].tolist() for weight in (gate, up)) == expected
 
 
 def test_whatever_happens_the_model_is_restored(reading_model) -> None:
     checkpoint = reading_model("gpt2")
     swapped, (one, other) = SwappedModel.load(checkpoint), [*checkpoint.architecture.blocks[0].linears][:2]
-    before = {name: each.clone() for name, each in swapped.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in swapped.model.state_dict().items()}
     W = torch.zeros(checkpoint.architecture.weights[one].shape)
     for _ in range(2):  # the same model can be entered again
         with (
@@ -96,4 +96,4 @@ def test_whatever_happens_the_model_is_restored(reading_model) -> None:
             swapped,
         ):
             swapped.replace({one: W, other: torch.zeros(1, 1)})
-        assert all(torch.equal(each, before[name]) for name, each in swapped.model.state_dict().items())
+        assert all(torch.equal(tensor, before[name]) for name, tensor in swapped.model.state_dict().items())

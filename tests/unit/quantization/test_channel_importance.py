@@ -55,11 +55,11 @@ def by_hooks(checkpoint: Checkpoint, text: TokenizedText) -> dict[str, np.ndarra
 def test_it_is_the_mean_square_of_what_the_model_computes(family: str, reading_model) -> None:
     checkpoint = reading_model(family)
     text = text_of(checkpoint)
-    found, expected = channel_importance(checkpoint, text), by_hooks(checkpoint, text)
-    assert found.languages == ("eng_Latn", "heb_Hebr")
-    assert found.squares.keys() == expected.keys() - {"lm_head.weight"}
-    assert found.left_out == {}
-    for name, squares in found.squares.items():
+    importance, expected = channel_importance(checkpoint, text), by_hooks(checkpoint, text)
+    assert importance.languages == ("eng_Latn", "heb_Hebr")
+    assert importance.squares.keys() == expected.keys() - {"lm_head.weight"}
+    assert importance.left_out == {}
+    for name, squares in importance.squares.items():
         np.testing.assert_allclose(squares, expected[name], rtol=1e-4)
 
 
@@ -71,9 +71,9 @@ def test_positions_are_those_of_text(reading_model) -> None:
 
 def test_experts_in_one_tensor_are_left_out_and_named(reading_model) -> None:
     checkpoint = reading_model("mixtral")
-    found = channel_importance(checkpoint, text_of(checkpoint))
-    assert "model.layers.0.self_attn.q_proj.weight" in found.squares
-    experts = [why for name, why in found.left_out.items() if "experts" in name]
+    importance = channel_importance(checkpoint, text_of(checkpoint))
+    assert "model.layers.0.self_attn.q_proj.weight" in importance.squares
+    experts = [why for name, why in importance.left_out.items() if "experts" in name]
     assert experts
     assert set(experts) == {"experts stacked in one tensor are not separate modules"}
 
@@ -88,6 +88,6 @@ def test_activations_that_are_not_finite_are_refused(reading_model, monkeypatch)
 def test_progress_counts_batches_and_blocks(reading_model) -> None:
     seen = []
     checkpoint = reading_model("llama")
-    channel_importance(checkpoint, text_of(checkpoint), progress=lambda *each: seen.append(each))
+    channel_importance(checkpoint, text_of(checkpoint), progress=lambda *call: seen.append(call))
     assert seen[-1][0] == "reading text"
     assert seen[-1][1] == seen[-1][2] == len(seen)

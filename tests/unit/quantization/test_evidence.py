@@ -15,9 +15,9 @@ from fairbits.quantization.evidence import Evidence, Sensitivity, audited_kappa
 
 def test_sensitivity_is_read_by_its_bits() -> None:
     table = np.arange(12.0).reshape(2, 3, 2) / 7
-    found = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (4, 8), table)
-    assert found.at(8).tolist() == table[:, :, 1].tolist()
-    data = found.as_data()
+    sensitivity = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (4, 8), table)
+    assert sensitivity.at(8).tolist() == table[:, :, 1].tolist()
+    data = sensitivity.as_data()
     assert data["nats_per_token"]["heb_Hebr"]["4"] == [0.8571, 1.143, 1.429]
     assert json.loads(json.dumps(data)) == data
 
@@ -27,8 +27,8 @@ def test_block_weights_are_quantizable_weights(reading_model: Callable[[str], Ch
     attention = 2 * 32 * 32 + 2 * 16 * 32
     assert llama.block_weights == (attention + 3 * 32 * 48,) * 2
     assert mixtral.block_weights == (attention + 3 * 3 * 32 * 48,) * 2  # three experts, not the router
-    outside = [each for each in llama.checkpoint.architecture.weights.values() if each.block is None]
-    assert not any(each.is_quantizable for each in outside)
+    outside = [weight for weight in llama.checkpoint.architecture.weights.values() if weight.block is None]
+    assert not any(weight.is_quantizable for weight in outside)
 
 
 def test_evidence_without_text_asks_for_it(reading_model: Callable[[str], Checkpoint]) -> None:

@@ -66,12 +66,12 @@ def test_codes_change_a_little_and_every_language_gains(tiny, learned):
     moved = np.mean([(after[name].codes != start[name].codes).float().mean() for name in start])
     assert moved < 0.05
     assert any(not torch.equal(after[name].scales, start[name].scales) for name in start)
-    found = learned[-1].learned
+    outcome = learned[-1].learned
     assert [block.learned for block in learned[:-1]] == [None] * 2
-    assert found.step > 0
-    assert all(found.damage[code] <= found.start[code] for code in found.start)
-    assert np.mean(list(found.damage.values())) < np.mean(list(found.start.values()))
-    assert len(found.history) == EVALUATIONS + 1
+    assert outcome.step > 0
+    assert all(outcome.damage[code] <= outcome.start[code] for code in outcome.start)
+    assert np.mean(list(outcome.damage.values())) < np.mean(list(outcome.start.values()))
+    assert len(outcome.history) == EVALUATIONS + 1
 
 
 def test_outcomes_are_of_the_learned_codes(tiny, learned):
@@ -79,7 +79,7 @@ def test_outcomes_are_of_the_learned_codes(tiny, learned):
     block = learned[0]
     outcome = block.results[0]
     assert set(outcome.error) == set(plan.languages)
-    assert all(0 < each < 0.2 for each in outcome.error.values())
+    assert all(0 < error < 0.2 for error in outcome.error.values())
     W = checkpoint.read(outcome.name).float()
     change = block.layers[outcome.name].dequantized.float() - W
     assert outcome.weight_error == pytest.approx(float(change.square().sum() / W.square().sum()), rel=1e-4)
@@ -129,9 +129,9 @@ def test_where_nothing_helps_the_start_is_kept(tiny):
     wild = replace(plan, learning=replace(plan.learning, rate=1.0))  # flips codes at random
     text = calibration_text(checkpoint, plan, corpus)
     blocks = list(execute_plan(checkpoint, wild, text=text))
-    found = blocks[-1].learned
-    assert found.step == 0
-    assert found.damage == found.start
+    outcome = blocks[-1].learned
+    assert outcome.step == 0
+    assert outcome.damage == outcome.start
     start = list(round_model(checkpoint, replace(plan, learning=None), text=text))
     for one, other in zip(blocks, start, strict=True):
         assert all(torch.equal(codes.codes, other.layers[name].codes) for name, codes in one.layers.items())
@@ -153,7 +153,7 @@ def test_a_plan_remembers_how_it_learns(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("options", "why"),
     [
         ({"group": "tensor"}, "group is tensor"),
         ({"model_steps": -1}, "model_steps is -1"),
@@ -163,6 +163,6 @@ def test_a_plan_remembers_how_it_learns(tiny, tmp_path):
         ({"bits": 4, "avg_bits": 4.0}, "one of them"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(told, why):
+def test_what_cannot_be_learned_is_refused(options, why):
     with pytest.raises(InputError, match=why):
-        planned("embedded:tiny", policy="fair", text=udhr(NAMES), tokens=64, **told)
+        planned("embedded:tiny", policy="fair", text=udhr(NAMES), tokens=64, **options)

@@ -157,9 +157,9 @@ def test_layers_in_a_file_are_flat_and_the_digest_is_stable() -> None:
 
 
 def test_what_is_quantized_has_a_scheme() -> None:
-    assert [each.name for each in PLAN.quantized] == ["q", "k"]
+    assert [layer.name for layer in PLAN.quantized] == ["q", "k"]
     assert PLAN.schemes == {"q": PLAN.layers[1].scheme, "k": Scheme(8, "tensor")}
-    assert [each.bits for each in PLAN.layers] == [None, 4, 8]
+    assert [layer.bits for layer in PLAN.layers] == [None, 4, 8]
 
 
 def test_the_schema_is_named() -> None:
@@ -172,3 +172,14 @@ def test_layers_are_counted_by_their_scheme() -> None:
     assert lines[0] == f"{plan.model}  {plan.policy}"
     assert len(repr(plan)) < 2000
     assert "<table" in plan._repr_html_()
+
+
+def test_a_plan_becomes_a_frame_and_a_figure() -> None:
+    frame = PLAN.to_pandas()
+    assert frame.index.tolist() == ["embed", "q", "k"]
+    assert frame.bits.fillna(0).tolist() == [0, 4, 8]
+    assert frame.group.isna().tolist() == [True, False, False]
+    assert frame.eng_Latn.dropna().to_dict() == {"q": 0.5}
+    assert frame.weight_error.dropna().to_dict() == {"q": 0.01}
+    (trace,) = PLAN.plot().data
+    assert (trace["y"], trace["x"], trace["z"]) == (["q", "k"], ["0"], [[4], [8]])

@@ -23,7 +23,7 @@ def sources(finished_run: Path) -> Sources:
 
 
 @pytest.fixture(scope="session")
-def found(sources: Sources) -> dict[str, Any]:
+def report_content(sources: Sources) -> dict[str, Any]:
     """Returns the content of a report of a run; a test that changes it copies it first."""
     return content(sources)
 

@@ -29,25 +29,27 @@ def harmed(sources: Sources) -> Callable[..., Sources]:
 
     def harmed(*, after: str = "", before: str = "") -> Sources:
         def of(code: str, seed: int) -> Scores:
-            own = sources.after.documents
-            noise = np.random.default_rng(seed).normal(1, 0.1, len(own.lang))
-            added = np.where(own.lang == code, 1.0, 0.2) * noise * own.bytes / 100
-            return replace(sources.after, documents=replace(own, nll_quantized=own.nll_reference + added, kl=added))
+            documents = sources.after.documents
+            noise = np.random.default_rng(seed).normal(1, 0.1, len(documents.lang))
+            added = np.where(documents.lang == code, 1.0, 0.2) * noise * documents.bytes / 100
+            return replace(
+                sources.after, documents=replace(documents, nll_quantized=documents.nll_reference + added, kl=added)
+            )
 
         return Sources((Method("new", of(after, 1)), Method("old", of(before, 2))))
 
     return harmed
 
 
-def test_every_number_of_a_language_is_that_of_its_scores(found, sources) -> None:
-    assert [each["name"] for each in found["methods"]] == list(METHODS)
-    assert found["units"] == list(SCALES)
-    assert found["units"][0] == FIRST
-    for row in found["languages"]:
+def test_every_number_of_a_language_is_that_of_its_scores(report_content, sources) -> None:
+    assert [method["name"] for method in report_content["methods"]] == list(METHODS)
+    assert report_content["units"] == list(SCALES)
+    assert report_content["units"][0] == FIRST
+    for row in report_content["languages"]:
         code = row["code"]
-        own = sources.after.documents.lang == code
-        assert row["documents"] == own.sum()
-        assert row["tokens"] == sources.after.documents.tokens[own].sum()
+        in_language = sources.after.documents.lang == code
+        assert row["documents"] == in_language.sum()
+        assert row["tokens"] == sources.after.documents.tokens[in_language].sum()
         for cost, method in zip(row["methods"], sources.methods, strict=True):
             for scale, kind in SCALES.items():
                 assert cost["damage"][scale] == method.scores.frame(**kind).by_language()[code].to_dict()
@@ -60,37 +62,37 @@ def test_every_number_of_a_language_is_that_of_its_scores(found, sources) -> Non
             assert cost["relative_perplexity"] == method.scores.relative_perplexity[code].to_dict()
     for scale, kind in SCALES.items():
         contrast = sources.after.contrast(sources.before, **kind)
-        assert {row["code"]: row["p_holm"][scale] for row in found["languages"]} == contrast.p_holm
-        for row in found["languages"]:
+        assert {row["code"]: row["p_holm"][scale] for row in report_content["languages"]} == contrast.p_holm
+        for row in report_content["languages"]:
             assert row["difference"][scale] == contrast.differences[row["code"]].to_dict()
-    values = [row["methods"][0]["damage"][FIRST]["value"] for row in found["languages"]]
+    values = [row["methods"][0]["damage"][FIRST]["value"] for row in report_content["languages"]]
     assert values == sorted(values, reverse=True)
 
 
-def test_languages_are_described(found) -> None:
-    hebrew = next(row for row in found["languages"] if row["code"] == "heb_Hebr")
+def test_languages_are_described(report_content) -> None:
+    hebrew = next(row for row in report_content["languages"] if row["code"] == "heb_Hebr")
     assert (hebrew["name"], hebrew["autonym"], hebrew["script"]) == ("Hebrew", "עברית", "Hebr")
     assert (hebrew["right_to_left"], hebrew["family"]) == (True, "Afro-Asiatic")
 
 
-def test_the_headline_is_the_disparity_of_the_first_two_methods(found, sources) -> None:
+def test_the_headline_is_the_disparity_of_the_first_two_methods(report_content, sources) -> None:
     for side, scores in (("after", sources.after), ("before", sources.before)):
         expected = scores.disparity().as_data()
         for name in ("worst", "mean", "gap"):
-            assert found["headline"][name][side] == expected[name]
-        assert found["headline"]["size"][side] == scores.quantized.size_bytes
-    assert found["headline"]["size"]["reference"] == sources.after.reference.size_bytes
+            assert report_content["headline"][name][side] == expected[name]
+        assert report_content["headline"]["size"][side] == scores.quantized.size_bytes
+    assert report_content["headline"]["size"]["reference"] == sources.after.reference.size_bytes
 
 
 def test_verdicts_are_those_of_every_scale(harmed) -> None:
     """They need not agree: documents weigh otherwise in another unit."""
-    made = content(harmed(before="heb_Hebr", after="swh_Latn"))
-    verdicts = {row["code"]: row["verdict"] for row in made["languages"]}
+    report_content = content(harmed(before="heb_Hebr", after="swh_Latn"))
+    verdicts = {row["code"]: row["verdict"] for row in report_content["languages"]}
     assert verdicts["heb_Hebr"] == dict.fromkeys(SCALES, "less")
     assert set(verdicts["swh_Latn"].values()) == {"more", None}
     for name, verdict in (("better", "less"), ("worse", "more")):
-        assert set(made["headline"][name]) == {code for code in verdicts if verdicts[code][FIRST] == verdict}
-    for row in made["languages"]:
+        assert set(report_content["headline"][name]) == {code for code in verdicts if verdicts[code][FIRST] == verdict}
+    for row in report_content["languages"]:
         for scale in SCALES:
             sign = {"less": -1, "more": 1, None: 0}[row["verdict"][scale]]
             assert sign == np.sign(row["difference"][scale]["value"]) * (row["p_holm"][scale] < SIGNIFICANT)
@@ -98,75 +100,79 @@ def test_verdicts_are_those_of_every_scale(harmed) -> None:
 
 def test_damage_by_loss_alone_changes_no_headline(harmed, sources) -> None:
     """The headline goes by the divergence; what the loss says stands next to it."""
-    own = harmed(before="heb_Hebr")
-    loss = [replace(each.scores.documents, kl=sources.after.documents.kl) for each in own.methods]
+    harmed_sources = harmed(before="heb_Hebr")
+    loss = [replace(method.scores.documents, kl=sources.after.documents.kl) for method in harmed_sources.methods]
     methods = tuple(
-        replace(each, scores=replace(each.scores, documents=documents))
-        for each, documents in zip(own.methods, loss, strict=True)
+        replace(method, scores=replace(method.scores, documents=documents))
+        for method, documents in zip(harmed_sources.methods, loss, strict=True)
     )
-    made = content(replace(own, methods=methods))
-    assert (made["headline"]["better"], made["headline"]["worse"]) == ([], [])
-    hebrew = next(row for row in made["languages"] if row["code"] == "heb_Hebr")
+    report_content = content(replace(harmed_sources, methods=methods))
+    assert (report_content["headline"]["better"], report_content["headline"]["worse"]) == ([], [])
+    hebrew = next(row for row in report_content["languages"] if row["code"] == "heb_Hebr")
     assert (hebrew["verdict"][FIRST], hebrew["verdict"]["loss_bits_per_byte"]) == (None, "less")
 
 
 def test_significant_help_is_said(harmed) -> None:
-    own = content(harmed(before="heb_Hebr"))["headline"]
-    assert own["better"] == ["heb_Hebr"]
-    assert own["worse"] == []
-    assert own["sentences"][1].startswith("Under old, of the same size, the worst language is Hebrew with ")
-    assert own["sentences"][2].startswith("The worst language improves by ")
-    assert own["sentences"][3] == "Significant changes: of 4 languages, 1 improved and none got worse."
+    headline = content(harmed(before="heb_Hebr"))["headline"]
+    assert headline["better"] == ["heb_Hebr"]
+    assert headline["worse"] == []
+    assert headline["sentences"][1].startswith("Under old, of the same size, the worst language is Hebrew with ")
+    assert headline["sentences"][2].startswith("The worst language improves by ")
+    assert headline["sentences"][3] == "Significant changes: of 4 languages, 1 improved and none got worse."
 
 
 def test_significant_harm_is_said(harmed) -> None:
-    own = content(harmed(after="heb_Hebr"))["headline"]
-    assert (own["better"], own["worse"]) == ([], ["heb_Hebr"])
-    worst = own["worst"]["after"]
+    headline = content(harmed(after="heb_Hebr"))["headline"]
+    assert (headline["better"], headline["worse"]) == ([], ["heb_Hebr"])
+    worst = headline["worst"]["after"]
     numbers = f"{worst['value']:.4f} (95 % CI {worst['low']:.4f} to {worst['high']:.4f})"
-    assert own["sentences"][0].startswith(f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte")
-    assert own["sentences"][2].startswith("The worst language gets worse by ")
-    assert own["sentences"][2].endswith(": the policy does not help here.")
-    assert own["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse (Hebrew)."
+    assert headline["sentences"][0].startswith(
+        f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte"
+    )
+    assert headline["sentences"][2].startswith("The worst language gets worse by ")
+    assert headline["sentences"][2].endswith(": the policy does not help here.")
+    assert headline["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse (Hebrew)."
 
 
 def test_scores_alone_give_a_report(sources) -> None:
-    own = content(Sources((Method("gptq", sources.after),)))
+    report_content = content(Sources((Method("gptq", sources.after),)))
     absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
-    assert all(own[name] is None for name in absent)
-    assert own["headline"]["worst"]["before"] is None
-    assert own["headline"]["sentences"][-1] == "There is no baseline to compare with."
-    assert all(row[name] is None for row in own["languages"] for name in ("difference", "verdict", "predicted"))
-    assert json.loads(Report(own).json()) == own
+    assert all(report_content[name] is None for name in absent)
+    assert report_content["headline"]["worst"]["before"] is None
+    assert report_content["headline"]["sentences"][-1] == "There is no baseline to compare with."
+    assert all(
+        row[name] is None for row in report_content["languages"] for name in ("difference", "verdict", "predicted")
+    )
+    assert json.loads(Report(report_content).json()) == report_content
 
 
 def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
-    own = replace(sources.after, setting=replace(sources.after.setting, parallel=False))
-    made = content(Sources((Method("gptq", own),)))
+    scores = replace(sources.after, setting=replace(sources.after.setting, parallel=False))
+    report_content = content(Sources((Method("gptq", scores),)))
     scales = [name for name, kind in SCALES.items() if kind["unit"] != "nats_per_section"]
     assert len(scales) == 4
-    assert made["units"] == list(made["languages"][0]["methods"][0]["damage"]) == scales
+    assert report_content["units"] == list(report_content["languages"][0]["methods"][0]["damage"]) == scales
 
 
-def test_provenance_names_models_text_files_and_versions(found, sources) -> None:
-    own = found["provenance"]
-    assert [each["name"] for each in own["models"]] == ["reference", *METHODS]
-    assert own["models"][1]["fingerprint"] == sources.after.quantized.fingerprint
-    assert own["evaluation"]["documents"] == len(sources.after.documents.lang)
-    assert own["evaluation"]["hashes"] == sources.after.setting.hashes
-    assert (own["calibration"]["budget"], own["calibration"]["sequence"]) == (64, 64)
-    assert own["run"] == {"bits": 3, "group": "channel"}
-    assert set(own["files"]) >= {"run", "scores", "audit", "sweep", "plan", "scores of rtn"}
-    assert {"fairbits", "Python", "torch"} <= set(own["versions"])
+def test_provenance_names_models_text_files_and_versions(report_content, sources) -> None:
+    provenance = report_content["provenance"]
+    assert [model["name"] for model in provenance["models"]] == ["reference", *METHODS]
+    assert provenance["models"][1]["fingerprint"] == sources.after.quantized.fingerprint
+    assert provenance["evaluation"]["documents"] == len(sources.after.documents.lang)
+    assert provenance["evaluation"]["hashes"] == sources.after.setting.hashes
+    assert (provenance["calibration"]["budget"], provenance["calibration"]["sequence"]) == (64, 64)
+    assert provenance["run"] == {"bits": 3, "group": "channel"}
+    assert set(provenance["files"]) >= {"run", "scores", "audit", "sweep", "plan", "scores of rtn"}
+    assert {"fairbits", "Python", "torch"} <= set(provenance["versions"])
 
 
-def test_every_note_is_there_once(found, sources) -> None:
-    texts = [each["text"] for each in found["notes"]]
+def test_every_note_is_there_once(report_content, sources) -> None:
+    texts = [note["text"] for note in report_content["notes"]]
     assert len(texts) == len(set(texts))
     expected = {note for method in sources.methods for note in method.scores.notes} | set(sources.plan.notes)
-    expected |= {note for each in sources.plan.results for note in each.notes} | set(sources.sweep.notes)
+    expected |= {note for result in sources.plan.results for note in result.notes} | set(sources.sweep.notes)
     assert set(texts) >= expected | {"a note of the run"}
-    assert {"from": "run", "text": "a note of the run"} in found["notes"]
+    assert {"from": "run", "text": "a note of the run"} in report_content["notes"]
 
 
 def nodes(data: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
@@ -199,41 +205,41 @@ def shown_or_refused(sources: Sources, name: str, data: Any) -> bool:
 
     codes = sources.after.languages
     try:
-        own = replace(sources, **{name: KINDS[name].parse(data, source=name)})
+        replaced = replace(sources, **{name: KINDS[name].parse(data, source=name)})
         shown = {
             "audit": lambda: [
-                *(make(own.audit) for make in (figures.blocks, figures.checklist, figures.certificate)),
-                *(make(own.audit, codes) for make in (figures.patterns, figures.causes)),
+                *(make(replaced.audit) for make in (figures.blocks, figures.checklist, figures.certificate)),
+                *(make(replaced.audit, codes) for make in (figures.patterns, figures.causes)),
             ],
-            "sweep": lambda: figures.curves(own.sweep, codes),
-            "run": lambda: module._provenance(own),
+            "sweep": lambda: figures.curves(replaced.sweep, codes),
+            "run": lambda: module._provenance(replaced),
         }[name]()
-        json.dumps([shown, module._notes(own)], allow_nan=False)
+        json.dumps([shown, module._notes(replaced)], allow_nan=False)
     except InputError:
         return True
     return False
 
 
-def test_json_of_a_report_holds_nothing_that_steers_a_terminal(found) -> None:
-    hostile = {**found, "model": "m\x1b[2J\u202e"}
+def test_json_of_a_report_holds_nothing_that_steers_a_terminal(report_content) -> None:
+    hostile = {**report_content, "model": "m\x1b[2J\u202e"}
     text = Report(hostile).json()
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert json.loads(text)["model"] == hostile["model"]
 
 
-def test_a_report_is_written_as_its_name_says(found, tmp_path: Path) -> None:
-    own = Report(found)
+def test_a_report_is_written_as_its_name_says(report_content, tmp_path: Path) -> None:
+    report = Report(report_content)
     for form in ("html", "md", "json"):
-        own.save(tmp_path / f"report.{form}")
-        assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == own.render(form)
+        report.save(tmp_path / f"report.{form}")
+        assert (tmp_path / f"report.{form}").read_text(encoding="utf-8") == report.render(form)
     with pytest.raises(InputError, match=r"report\.pdf does not end in \.html, \.md or \.json"):
         report_format("report.pdf")
     assert report_format("Report.HTML") == "html"
     with pytest.raises(InputError, match=r"report\.html would hold json"):
         check_name("report.html", "json")
     with pytest.raises(InputError, match="is not a directory"):
-        own.save(tmp_path / "nowhere" / "report.html")
+        report.save(tmp_path / "nowhere" / "report.html")
 
 
 SAVED = Path(__file__).parents[2] / "data" / "records"

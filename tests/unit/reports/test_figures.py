@@ -14,62 +14,73 @@ METHODS = ("gptq", "gptq:mix=english", "rtn")
 FIRST = "divergence_bits_per_byte"
 
 
-def test_figures_of_the_audit_are_those_of_its_file(found, sources) -> None:
+def test_figures_of_the_audit_are_those_of_its_file(report_content, sources) -> None:
     audit = sources.audit
-    codes = [row["code"] for row in found["languages"]]
-    assert [each["kappa"] for each in found["blocks"]["blocks"]] == [each.kappa for each in audit.blocks]
+    codes = [row["code"] for row in report_content["languages"]]
+    assert [block["kappa"] for block in report_content["blocks"]["blocks"]] == [block.kappa for block in audit.blocks]
     for name in ("founders", "robust"):
-        assert found["blocks"]["outliers"][name]["blocks"] == list(getattr(audit.outliers, name).blocks or ())
-    assert found["patterns"]["languages"] == found["causes"]["languages"] == codes
-    shares = np.array(found["patterns"]["share"])
+        assert report_content["blocks"]["outliers"][name]["blocks"] == list(getattr(audit.outliers, name).blocks or ())
+    assert report_content["patterns"]["languages"] == report_content["causes"]["languages"] == codes
+    shares = np.array(report_content["patterns"]["share"])
     assert shares.shape == (4, 2)
     assert shares.sum(axis=1) == pytest.approx(1)
     by_block = audit.predicted.by_block
-    assert found["causes"]["damage"] == [list(by_block[code]) for code in codes]
-    assert len(found["checklist"]["checks"]) == len(audit.founders.checklist)
-    assert [each["passed"] for each in found["checklist"]["checks"]] == [
-        each.passed for each in audit.founders.checklist
+    assert report_content["causes"]["damage"] == [list(by_block[code]) for code in codes]
+    assert len(report_content["checklist"]["checks"]) == len(audit.founders.checklist)
+    assert [check["passed"] for check in report_content["checklist"]["checks"]] == [
+        check.passed for check in audit.founders.checklist
     ]
-    assert [each["holds"] for each in found["checklist"]["conditions"]] == [
-        each.holds for each in audit.founders.conditions
+    assert [condition["holds"] for condition in report_content["checklist"]["conditions"]] == [
+        condition.holds for condition in audit.founders.conditions
     ]
-    assert found["certificate"]["actual"] == audit.certificate.worst.actual
-    assert found["certificate"]["bound_by_linear"] >= found["certificate"]["actual"]
+    assert report_content["certificate"]["actual"] == audit.certificate.worst.actual
+    assert report_content["certificate"]["bound_by_linear"] >= report_content["certificate"]["actual"]
 
 
-def test_experts_are_those_of_the_audit(found, routed) -> None:
-    assert found["experts"] is None
-    own, saved = content(routed)["experts"], routed.audit.experts
-    assert own["languages"] == [row["code"] for row in found["languages"]]
-    assert (own["blocks"], own["experts"], own["per_position"], own["least"]) == ([0, 1], [3, 3], [2, 2], 32)
-    for line, none, mean, code in zip(own["starved"], own["empty"], own["mean"], own["languages"], strict=True):
-        assert line == [each.starved[code] for each in saved.blocks]
-        assert none == [each.empty[code] for each in saved.blocks]
-        assert mean == [each.routed[code] / 3 for each in saved.blocks]
+def test_experts_are_those_of_the_audit(report_content, routed) -> None:
+    assert report_content["experts"] is None
+    experts, saved = content(routed)["experts"], routed.audit.experts
+    assert experts["languages"] == [row["code"] for row in report_content["languages"]]
+    assert (experts["blocks"], experts["experts"], experts["per_position"], experts["least"]) == (
+        [0, 1],
+        [3, 3],
+        [2, 2],
+        32,
+    )
+    for line, none, mean, code in zip(
+        experts["starved"], experts["empty"], experts["mean"], experts["languages"], strict=True
+    ):
+        assert line == [block.starved[code] for block in saved.blocks]
+        assert none == [block.empty[code] for block in saved.blocks]
+        assert mean == [block.routed[code] / 3 for block in saved.blocks]
 
 
-def test_plain_rounding_is_held_to_what_the_audit_predicted(found, sources) -> None:
-    own = found["prediction"]
-    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", True, "W3 per channel")
+def test_plain_rounding_is_held_to_what_the_audit_predicted(report_content, sources) -> None:
+    comparison = report_content["prediction"]
+    assert (METHODS[comparison["method"]], comparison["like"], comparison["made_with"]) == (
+        "rtn",
+        True,
+        "W3 per channel",
+    )
     measured = sources.methods[2].scores.frame("nats_per_token").by_language()
-    assert own["measured"] == [measured[code].to_dict() for code in own["languages"]]
-    assert -1 <= own["spearman"]["low"] <= own["spearman"]["value"] <= own["spearman"]["high"] <= 1
+    assert comparison["measured"] == [measured[code].to_dict() for code in comparison["languages"]]
+    assert -1 <= comparison["spearman"]["low"] <= comparison["spearman"]["value"] <= comparison["spearman"]["high"] <= 1
     other = content(replace(sources, methods=sources.methods[:2]))["prediction"]
     assert (other["method"], other["like"], other["made_with"]) == (0, False, "W3 per channel")
 
 
 def test_languages_that_the_audit_does_not_trust_are_not_ranked(sources) -> None:
     first = sources.after.languages[0]
-    own = sources.audit.languages[first]
-    changed = replace(own, trusted=False)
+    language = sources.audit.languages[first]
+    changed = replace(language, trusted=False)
     audit = replace(sources.audit, languages={**sources.audit.languages, first: changed})
-    found = content(replace(sources, audit=audit))
-    part = found["prediction"]
+    report_content = content(replace(sources, audit=audit))
+    part = report_content["prediction"]
     assert part["languages"][-1] == first
     assert part["trusted"] == [code != first for code in part["languages"]]
-    kept = [[each["value"] for each in part[name][:-1]] for name in ("predicted", "measured")]
+    kept = [[estimate["value"] for estimate in part[name][:-1]] for name in ("predicted", "measured")]
     assert part["spearman"] == (spearman(*kept).estimate.to_dict() if len(kept[0]) >= LEAST_LANGUAGES else None)
-    assert {row["code"]: row["trusted"] for row in found["languages"]}[first] is False
+    assert {row["code"]: row["trusted"] for row in report_content["languages"]}[first] is False
 
 
 @pytest.mark.parametrize(
@@ -77,43 +88,46 @@ def test_languages_that_the_audit_does_not_trust_are_not_ranked(sources) -> None
 )
 def test_other_widths_and_groups_are_not_what_was_predicted(sources, name, value) -> None:
     run = replace(sources.run, settings={**sources.run.settings, name: value})
-    own = prediction(replace(sources, run=run), sources.audit, languages=sources.after.languages)
-    assert (METHODS[own["method"]], own["like"]) == ("rtn", False)
+    comparison = prediction(replace(sources, run=run), sources.audit, languages=sources.after.languages)
+    assert (METHODS[comparison["method"]], comparison["like"]) == ("rtn", False)
 
 
 def test_what_nobody_says_is_not_taken_for_what_was_predicted(sources) -> None:
-    own = prediction(replace(sources, run=None, plan=None), sources.audit, languages=sources.after.languages)
-    assert (METHODS[own["method"]], own["like"], own["made_with"]) == ("rtn", False, None)
+    comparison = prediction(replace(sources, run=None, plan=None), sources.audit, languages=sources.after.languages)
+    assert (METHODS[comparison["method"]], comparison["like"], comparison["made_with"]) == ("rtn", False, None)
 
 
 def test_a_plan_says_what_was_measured(sources) -> None:
     plan = replace(sources.plan, policy="rtn")
-    own = replace(sources, methods=(Method("rtn", sources.methods[2].scores),), run=None, plan=plan)
-    assert prediction(own, sources.audit, languages=sources.after.languages)["like"] is True
-    other = replace(own, plan=replace(plan, settings={**plan.settings, "group": 64}))
+    rtn_sources = replace(sources, methods=(Method("rtn", sources.methods[2].scores),), run=None, plan=plan)
+    assert prediction(rtn_sources, sources.audit, languages=sources.after.languages)["like"] is True
+    other = replace(rtn_sources, plan=replace(plan, settings={**plan.settings, "group": 64}))
     assert prediction(other, sources.audit, languages=sources.after.languages)["like"] is False
     assert (
-        prediction(replace(own, plan=sources.plan), sources.audit, languages=sources.after.languages)["like"] is False
+        prediction(replace(rtn_sources, plan=sources.plan), sources.audit, languages=sources.after.languages)["like"]
+        is False
     )
 
 
-def test_bits_and_bytes_are_those_of_the_plan(found, sources) -> None:
-    own = found["allocation"]
-    assert own["blocks"] == [0, 1]
-    assert {bits for row in own["bits"] for bits in row} == {3}
-    inside = {each.name for each in sources.plan.layers if each.block is not None}
-    assert sum(own["bytes"]) == sum(each.size_bytes for each in sources.plan.results if each.name in inside)
-    assert {each["bits"] for each in own["outside"]} == {None}
+def test_bits_and_bytes_are_those_of_the_plan(report_content, sources) -> None:
+    allocation = report_content["allocation"]
+    assert allocation["blocks"] == [0, 1]
+    assert {bits for row in allocation["bits"] for bits in row} == {3}
+    inside = {layer.name for layer in sources.plan.layers if layer.block is not None}
+    assert sum(allocation["bytes"]) == sum(
+        result.size_bytes for result in sources.plan.results if result.name in inside
+    )
+    assert {tensor["bits"] for tensor in allocation["outside"]} == {None}
 
 
-def test_curves_are_those_of_the_sweep(found, sources) -> None:
-    own = found["curves"]
-    assert own["bits"] == [3, 4]
-    for code, curve, width in zip(own["languages"], own["damage"], own["critical_width"], strict=True):
-        for bits, point in zip(own["bits"], curve, strict=True):
+def test_curves_are_those_of_the_sweep(report_content, sources) -> None:
+    curves = report_content["curves"]
+    assert curves["bits"] == [3, 4]
+    for code, curve, width in zip(curves["languages"], curves["damage"], curves["critical_width"], strict=True):
+        for bits, point in zip(curves["bits"], curve, strict=True):
             assert point["value"] == sources.sweep.damage[code][str(bits)].value
         assert width == sources.sweep.critical_width[code].text
-    assert own["verdict"] == list(sources.sweep.verdict)
-    assert own["unit"] == FIRST
+    assert curves["verdict"] == list(sources.sweep.verdict)
+    assert curves["unit"] == FIRST
     earlier = content(replace(sources, sweep=replace(sources.sweep, measure="loss")))
     assert earlier["curves"]["unit"] == "loss_bits_per_byte"

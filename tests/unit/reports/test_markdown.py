@@ -59,53 +59,53 @@ def tables(section: str) -> list[list[list[str]]]:
         elif token.type == "tr_open":
             shown[-1].append([])
         elif token.type == "inline" and token.level > 3 and shown:
-            shown[-1][-1].append(said(token))
+            shown[-1][-1].append(visible_text(token))
     return shown
 
 
-def said(token: Token) -> str:
+def visible_text(token: Token) -> str:
     """Returns what a reader sees of a line, who does not see a joiner; anything but text in it is a defect."""
-    assert {each.type for each in token.children or []} <= {"text", "text_special"}
-    return "".join(each.content for each in token.children or []).replace(JOINER, "")
+    assert {child.type for child in token.children or []} <= {"text", "text_special"}
+    return "".join(child.content for child in token.children or []).replace(JOINER, "")
 
 
-def test_the_first_table_has_worst_gap_mean_and_size(found) -> None:
-    first, _ = tables(card(found))
+def test_the_first_table_has_worst_gap_mean_and_size(report_content) -> None:
+    first, _ = tables(card(report_content))
     assert first[0] == ["divergence, bits per byte", "gptq:mix=english", "gptq"]
-    worst = found["headline"]["worst"]
-    names = {row["code"]: row["name"] for row in found["languages"]}
+    worst = report_content["headline"]["worst"]
+    names = {row["code"]: row["name"] for row in report_content["languages"]}
     for column, side in ((1, "before"), (2, "after")):
         assert first[1][column].startswith(f"{worst[side]['value']:.4f} ({worst[side]['low']:.4f} to ")
         assert first[1][column].endswith(f", {names[worst[side]['language']]}")
-        assert first[2][column].startswith(f"{found['headline']['gap'][side]['value']:.4f} (")
-        assert first[3][column].startswith(f"{found['headline']['mean'][side]['value']:.4f} (")
+        assert first[2][column].startswith(f"{report_content['headline']['gap'][side]['value']:.4f} (")
+        assert first[3][column].startswith(f"{report_content['headline']['mean'][side]['value']:.4f} (")
     assert first[4][0] == "size"
 
 
-def test_the_second_table_has_every_language_under_every_method(found) -> None:
-    _, second = tables(card(found))
+def test_the_second_table_has_every_language_under_every_method(report_content) -> None:
+    _, second = tables(card(report_content))
     assert second[0] == [
         *("language", "code", "gptq:mix=english", "gptq", "rtn", "against gptq:mix=english", "added loss", "recovery"),
     ]
-    assert [row[1] for row in second[1:]] == [row["code"] for row in found["languages"]]
-    for shown, row in zip(second[1:], found["languages"], strict=True):
+    assert [row[1] for row in second[1:]] == [row["code"] for row in report_content["languages"]]
+    for shown, row in zip(second[1:], report_content["languages"], strict=True):
         for cell, method in zip(shown[2:5], (1, 0, 2), strict=True):
-            own = row["methods"][method]["damage"]["divergence_bits_per_byte"]
-            assert cell == f"{own['value']:.4f} ({own['low']:.4f} to {own['high']:.4f})"
+            damage = row["methods"][method]["damage"]["divergence_bits_per_byte"]
+            assert cell == f"{damage['value']:.4f} ({damage['low']:.4f} to {damage['high']:.4f})"
         loss = row["methods"][0]["damage"]["loss_bits_per_byte"]
         assert shown[6] == f"{loss['value']:.4f} ({loss['low']:.4f} to {loss['high']:.4f})"
         assert shown[7] == f"{row['methods'][0]['recovery']:.1%}"
 
 
-def test_the_signature_can_be_copied_from_what_is_shown(found) -> None:
-    shown = [said(token) for token in PARSER.parse(card(found)) if token.type == "inline"]
-    assert str(Signature.parse(shown[-1].split(": ", 1)[1])) == found["provenance"]["signature"]
+def test_the_signature_can_be_copied_from_what_is_shown(report_content) -> None:
+    shown = [visible_text(token) for token in PARSER.parse(card(report_content)) if token.type == "inline"]
+    assert str(Signature.parse(shown[-1].split(": ", 1)[1])) == report_content["provenance"]["signature"]
 
 
-def test_verdicts_are_words(found) -> None:
-    own = copy.deepcopy(found)
-    own["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
-    verdicts = {row[1]: row[5] for row in tables(card(own))[1][1:]}
+def test_verdicts_are_words(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    modified["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
+    verdicts = {row[1]: row[5] for row in tables(card(modified))[1][1:]}
     assert verdicts["heb_Hebr"] == "significantly less"
     assert verdicts["eng_Latn"] == "significantly more"
     assert verdicts["swh_Latn"] == "no significant difference"
@@ -117,61 +117,61 @@ def test_without_a_baseline_there_is_one_column_and_no_verdict(sources) -> None:
     assert {len(row) for row in second} == {5}
 
 
-def test_text_n_seed_and_every_note_are_said(found) -> None:
-    section = card(found)
-    asked = found["provenance"]["evaluation"]
+def test_text_n_seed_and_every_note_are_said(report_content) -> None:
+    section = card(report_content)
+    asked = report_content["provenance"]["evaluation"]
     assert f"4 languages, {asked['documents']} documents (at least 5 per language)" in section
     assert f"seed {asked['seed']}" in section
-    shown = [said(token) for token in PARSER.parse(section) if token.type == "inline" and token.level > 2]
-    rounded = [note for note in found["notes"] if ROUNDED in note["text"]]
+    shown = [visible_text(token) for token in PARSER.parse(section) if token.type == "inline" and token.level > 2]
+    rounded = [note for note in report_content["notes"] if ROUNDED in note["text"]]
     assert len(rounded) > 1
     assert [line for line in shown if ROUNDED in line] == [
         f"nearest rounding was better in some rows, and is kept there ({len(rounded)} such notes)"
     ]
-    for first, *rest in group_notes(note for note in found["notes"] if note not in rounded):
+    for first, *rest in group_notes(note for note in report_content["notes"] if note not in rounded):
         assert printable(first["text"]) + (f" (and {len(rest)} more like it)" if rest else "") in shown
 
 
-def test_notes_that_are_alike_are_one_line_and_a_single_one_is_whole(found) -> None:
-    notes = [{"from": "plan", "text": each} for each in ("3 of 9 rows", "2 of 9 rows", f"{ROUNDED}1 of 9 rows")]
-    section = card(found | {"notes": notes})
+def test_notes_that_are_alike_are_one_line_and_a_single_one_is_whole(report_content) -> None:
+    notes = [{"from": "plan", "text": text} for text in ("3 of 9 rows", "2 of 9 rows", f"{ROUNDED}1 of 9 rows")]
+    section = card(report_content | {"notes": notes})
     assert "- 3 of 9 rows (and 1 more like it)\n- nearest rounding was better in 1 of 9 rows\n" in section
 
 
 def opening(section: str) -> str:
-    return said([token for token in PARSER.parse(section) if token.type == "inline"][1])
+    return visible_text([token for token in PARSER.parse(section) if token.type == "inline"][1])
 
 
-def test_it_begins_with_what_the_model_is(found) -> None:
-    own = copy.deepcopy(found)
-    own["model"] = "org/model"
-    assert opening(card(own)) == (
+def test_it_begins_with_what_the_model_is(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    modified["model"] = "org/model"
+    assert opening(card(modified)) == (
         "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one scale per channel, "
         "embedding not quantized, head not quantized; calibration text udhr, up to 64 tokens per language, 4 languages."
     )
-    own["allocation"]["bits"][0][0] = 8
-    own["allocation"]["outside"][0]["bits"] = 8
-    own["provenance"]["policy"]["settings"]["group"] = 128
-    own["provenance"]["weights"] = {"eng_Latn": 1.0}
-    shown = opening(card(own))
+    modified["allocation"]["bits"][0][0] = 8
+    modified["allocation"]["outside"][0]["bits"] = 8
+    modified["provenance"]["policy"]["settings"]["group"] = 128
+    modified["provenance"]["weights"] = {"eng_Latn": 1.0}
+    shown = opening(card(modified))
     assert "3 to 8 bits per weight, groups of 128, embedding in 8 bits, head not quantized;" in shown
     assert shown.endswith(" 1 language.")
-    own["provenance"]["calibration"] = None
-    assert opening(card(own)).endswith("; no calibration text.")
+    modified["provenance"]["calibration"] = None
+    assert opening(card(modified)).endswith("; no calibration text.")
 
 
 def test_scores_alone_do_not_say_how_the_model_was_made(sources) -> None:
-    own = content(Sources(sources.methods[:1]))
-    assert opening(card(own)).endswith("it is not known how it was made.")
+    report_content = content(Sources(sources.methods[:1]))
+    assert opening(card(report_content)).endswith("it is not known how it was made.")
 
 
-def test_one_is_not_many(found) -> None:
-    own = copy.deepcopy(found)
-    own["languages"] = own["languages"][:1]
-    own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
+def test_one_is_not_many(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    modified["languages"] = modified["languages"][:1]
+    modified["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
     for side in ("before", "after"):
-        own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
-    assert ": 1 language, 1 document (at least 5 per language), 1 predicted token; up to" in card(own)
+        modified["headline"]["worst"][side]["language"] = modified["languages"][0]["code"]
+    assert ": 1 language, 1 document (at least 5 per language), 1 predicted token; up to" in card(modified)
 
 
 @pytest.mark.parametrize(
@@ -188,24 +188,24 @@ def test_one_is_not_many(found) -> None:
 def test_no_address_becomes_a_link(address: str, shown: str) -> None:
     """Some readers look for addresses after escapes and entities are gone: there must be something in between."""
     (token,) = (token for token in PARSER.parse(escape_markdown(address)) if token.type == "inline")
-    assert "".join(each.content for each in token.children or []) == shown
+    assert "".join(child.content for child in token.children or []) == shown
 
 
 @pytest.mark.parametrize("odd", HOSTILE)
-def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
-    own = copy.deepcopy(found)
-    own["model"] = own["fairbits"] = own["provenance"]["evaluation"]["text"] = odd
-    own["headline"]["sentences"][0] = odd
-    own["notes"] = [{"from": odd, "text": odd}]
-    own["provenance"]["policy"] = {"name": odd, "settings": {"mix": odd, "group": odd}}
-    own["provenance"]["calibration"]["text"] = own["allocation"]["outside"][0]["role"] = odd
-    own["provenance"]["run"] |= {"widths": [odd], "group": odd, "embeddings": odd}
-    for method in own["methods"]:
+def test_text_of_others_stays_text_wherever_it_stands(report_content, odd: str) -> None:
+    modified = copy.deepcopy(report_content)
+    modified["model"] = modified["fairbits"] = modified["provenance"]["evaluation"]["text"] = odd
+    modified["headline"]["sentences"][0] = odd
+    modified["notes"] = [{"from": odd, "text": odd}]
+    modified["provenance"]["policy"] = {"name": odd, "settings": {"mix": odd, "group": odd}}
+    modified["provenance"]["calibration"]["text"] = modified["allocation"]["outside"][0]["role"] = odd
+    modified["provenance"]["run"] |= {"widths": [odd], "group": odd, "embeddings": odd}
+    for method in modified["methods"]:
         method |= {"name": odd, "target": odd}
-    own["languages"][0] |= {"name": odd, "code": odd}
-    own["headline"]["worst"]["after"]["language"] = odd
-    own["headline"]["worst"]["before"]["language"] = odd
-    section = card(own)
+    modified["languages"][0] |= {"name": odd, "code": odd}
+    modified["headline"]["worst"]["after"]["language"] = odd
+    modified["headline"]["worst"]["before"]["language"] = odd
+    section = card(modified)
     tokens = PARSER.parse(section)
     assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} == {
         *("heading", "paragraph", "inline", "fence"),
@@ -215,7 +215,7 @@ def test_text_of_others_stays_text_wherever_it_stands(found, odd: str) -> None:
     assert sum(token.type == "list_item_open" for token in tokens) == 1
     for token in tokens:
         if token.type == "inline":
-            said(token)
+            visible_text(token)
     first, second = tables(section)
     assert first[0][1] == second[1][0] == second[1][1] == printable(odd.strip())
     run, evaluate = (token.content for token in tokens if token.type == "fence")
@@ -247,10 +247,10 @@ def commands(section: str) -> list[list[str]]:
     """Returns the words of every command; each must be one line that its verb takes."""
     fences = [token.content for token in PARSER.parse(section) if token.type == "fence"]
     assert all(fence.count("\n") == 1 for fence in fences)
-    found = [shlex.split(fence) for fence in fences]
-    for _, verb, *words in found:
+    command_words = [shlex.split(fence) for fence in fences]
+    for _, verb, *words in command_words:
         typer.main.get_command(app).commands[verb].make_context(verb, list(words))
-    return found
+    return command_words
 
 
 def options(words: list[str]) -> dict[str, str]:
@@ -258,13 +258,13 @@ def options(words: list[str]) -> dict[str, str]:
     return dict(zip(words[3::2], words[4::2], strict=True))
 
 
-def test_the_run_is_done_again_by_its_command(found) -> None:
-    own = copy.deepcopy(found)
+def test_the_run_is_done_again_by_its_command(report_content) -> None:
+    modified = copy.deepcopy(report_content)
     asked = {"bits": 3, "group": "channel", "embeddings": "keep", "tokens": 64, "evaluation_tokens": 96}
     asked |= {"sequence": 64, "seed": 5}
-    own["provenance"]["run"] = asked | {"widths": [2, 4], "device": "cpu", "text": "udhr"}
-    run, _ = commands(card(own))
-    assert run[:3] == ["fairbits", "run", found["model"]]
+    modified["provenance"]["run"] = asked | {"widths": [2, 4], "device": "cpu", "text": "udhr"}
+    run, _ = commands(card(modified))
+    assert run[:3] == ["fairbits", "run", report_content["model"]]
     assert options(run) == {
         "--policy": "gptq",
         "--baselines": "gptq:mix=english,rtn",
@@ -272,33 +272,33 @@ def test_the_run_is_done_again_by_its_command(found) -> None:
         "--widths": "2,4",
         **{f"--{name.replace('_', '-')}": str(value) for name, value in asked.items()},
     }
-    own["methods"] = own["methods"][:1]
-    own["provenance"]["run"]["widths"] = []
-    own["languages"] = [row | {"methods": row["methods"][:1]} for row in own["languages"]]
-    again = options(commands(card(own))[0])
+    modified["methods"] = modified["methods"][:1]
+    modified["provenance"]["run"]["widths"] = []
+    modified["languages"] = [row | {"methods": row["methods"][:1]} for row in modified["languages"]]
+    again = options(commands(card(modified))[0])
     assert (again["--baselines"], again["--widths"]) == ("none", "none")
 
 
-def test_without_a_run_the_plan_makes_the_model_again(found) -> None:
-    own = copy.deepcopy(found)
-    own["provenance"]["run"] = None
-    first, second = commands(card(own))
-    assert first == ["fairbits", "quantize", found["model"], "--plan", "plan.json", "--out", "quantized"]
+def test_without_a_run_the_plan_makes_the_model_again(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    modified["provenance"]["run"] = None
+    first, second = commands(card(modified))
+    assert first == ["fairbits", "quantize", report_content["model"], "--plan", "plan.json", "--out", "quantized"]
     assert second[1] == "evaluate"
-    own["provenance"]["calibration"]["hashes"]["heb_Hebr"] = "0" * 64
-    assert options(commands(card(own))[0])["--text"] == "udhr"
+    modified["provenance"]["calibration"]["hashes"]["heb_Hebr"] = "0" * 64
+    assert options(commands(card(modified))[0])["--text"] == "udhr"
 
 
 def test_scores_alone_have_the_command_of_the_measurement(sources) -> None:
-    own = content(Sources(sources.methods[:1]))
-    assert [words[1] for words in commands(card(own))] == ["evaluate"]
+    report_content = content(Sources(sources.methods[:1]))
+    assert [words[1] for words in commands(card(report_content))] == ["evaluate"]
 
 
-def test_the_command_measures_the_same_again(found) -> None:
-    *_, words = commands(card(found))
-    assert words[:3] == ["fairbits", "evaluate", found["methods"][0]["target"]]
+def test_the_command_measures_the_same_again(report_content) -> None:
+    *_, words = commands(card(report_content))
+    assert words[:3] == ["fairbits", "evaluate", report_content["methods"][0]["target"]]
     assert options(words) == {
-        "--reference": found["model"],
+        "--reference": report_content["model"],
         "--languages": "eng_Latn,heb_Hebr,jpn_Jpan,swh_Latn",
         "--tokens": "64",
         "--sequence": "64",
@@ -306,11 +306,11 @@ def test_the_command_measures_the_same_again(found) -> None:
     }
 
 
-def test_text_of_a_user_is_named_whatever_it_is_called(found) -> None:
-    own = copy.deepcopy(found)
-    assert own["provenance"]["evaluation"]["text"] == "udhr"
-    own["provenance"]["evaluation"]["hashes"]["heb_Hebr"] = "0" * 64
-    assert [options(words)["--text"] for words in commands(card(own))] == ["udhr", "udhr"]
+def test_text_of_a_user_is_named_whatever_it_is_called(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    assert modified["provenance"]["evaluation"]["text"] == "udhr"
+    modified["provenance"]["evaluation"]["hashes"]["heb_Hebr"] = "0" * 64
+    assert [options(words)["--text"] for words in commands(card(modified))] == ["udhr", "udhr"]
 
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
@@ -321,32 +321,34 @@ def test_the_commands_read_the_same_text_from_the_same_place(reading_model, tmp_
     place = Path("corpora") / "my texts"
     place.mkdir(parents=True)
     if kind == "directory":
-        given = "./corpora/my texts"
+        text_path = "./corpora/my texts"
         for code, documents in lines.items():
             (place / f"{code}.txt").write_text("\n".join(documents))
     else:
-        given = str(place / "all.jsonl")
-        rows = (json.dumps({"lang": code, "text": each}) for code, documents in lines.items() for each in documents)
-        Path(given).write_text("\n".join(rows))
-    text = {"text": given, "languages": ["eng", "heb"], "tokens": 64, "sequence": 64}
+        text_path = str(place / "all.jsonl")
+        rows = (
+            json.dumps({"lang": code, "text": document}) for code, documents in lines.items() for document in documents
+        )
+        Path(text_path).write_text("\n".join(rows))
+    text = {"text": text_path, "languages": ["eng", "heb"], "tokens": 64, "sequence": 64}
     model = reading_model("llama")
-    quantize(model, plan(model, policy="gptq", bits=4, group=16, **text), out="w4", text=given)
+    quantize(model, plan(model, policy="gptq", bits=4, group=16, **text), out="w4", text=text_path)
     scores = evaluate("w4", reference=model, **text)
     scores.save("scores.json")
     section = card(content(Sources((Method("gptq", Scores.load("scores.json")),), plan=Plan.load("w4/plan.json"))))
-    made, measured = commands(section)
-    for words, split in ((made, "calibration"), (measured, "evaluation")):
+    quantize_command, measured = commands(section)
+    for words, split in ((quantize_command, "calibration"), (measured, "evaluation")):
         _, verb, *rest = words
         parsed = typer.main.get_command(app).commands[verb].make_context(verb, list(rest)).params
-        assert parsed["text"] == given
+        assert parsed["text"] == text_path
         corpus = open_corpus(parsed["text"], ["eng", "heb"])
-        assert corpus.hashes[split] == open_corpus(given, ["eng", "heb"]).hashes[split]
+        assert corpus.hashes[split] == open_corpus(text_path, ["eng", "heb"]).hashes[split]
     parsed = typer.main.get_command(app).commands["evaluate"].make_context("evaluate", measured[2:]).params
     names = ("tokens", "sequence", "seed", "text", "reference")
     asked = {name: parsed[name] for name in names} | {"languages": parsed["languages"].split(",")}
     assert evaluate(parsed["quantized"], **asked).as_bytes() == scores.as_bytes()
     run = content(Sources((Method("gptq", scores),), run=RunFile(**RUN_RECORD | {"model": model.target})))
-    assert options(commands(card(run))[0])["--text"] == given
+    assert options(commands(card(run))[0])["--text"] == text_path
 
 
 def test_a_text_named_like_one_that_comes_with_fairbits_is_told_apart(tmp_path, monkeypatch) -> None:

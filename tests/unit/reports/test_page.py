@@ -28,13 +28,13 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.start_tags: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
         self.words = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.start_tags.append((tag, dict(attrs)))
         if tag == "script":
             self.scripts.append("")
 
@@ -45,7 +45,7 @@ class Elements(HTMLParser):
             self.words += data
 
     def ids(self, tag: str) -> set[str | None]:
-        return {attributes.get("id") for name, attributes in self.found if name == tag}
+        return {attributes.get("id") for name, attributes in self.start_tags if name == tag}
 
 
 def estimate(value: float) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def row(index: int, methods: int) -> dict[str, Any]:
     damage = {scale: estimate(0.0123 * place + index) for place, scale in enumerate(SCALES, start=1)}
     percentiles = {"kl_p50": 0.01, "kl_p95": 0.1, "kl_p99": 0.3, "kl_p99_9": 0.9, "margin_p50": 0.0, "margin_p1": -1.2}
     shown = {"damage": damage, "kl": estimate(0.1), **percentiles, "flips": estimate(0.2), "recovery": 0.99}
-    known = {"code": f"l{index:02}_Latn", "name": f"Language {index}", "autonym": f"l{index}", "bcp47": "x"}
+    language = {"code": f"l{index:02}_Latn", "name": f"Language {index}", "autonym": f"l{index}", "bcp47": "x"}
     audited = ("predicted", "reference_loss", "kappa_weighted", "bytes_per_token")
     return {
-        **known,
+        **language,
         "script": "Latn",
         "family": "F",
         "right_to_left": False,
@@ -76,8 +76,8 @@ def row(index: int, methods: int) -> dict[str, Any]:
 
 def headline(before: float | None, code: str) -> dict[str, Any]:
     def pair(**more: str) -> dict[str, Any]:
-        found = {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
-        return found | {"difference": None}
+        sides = {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
+        return sides | {"difference": None}
 
     return {
         "worst": pair(language=code),
@@ -110,9 +110,9 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
     """Returns the content of a report in which everything was measured."""
     names = ["gptq", "rtn"][: 1 if before is None else 2]
     rows = [row(index, len(names)) for index in range(languages)]
-    codes = [each["code"] for each in rows]
+    codes = [language["code"] for language in rows]
     places = list(range(blocks))
-    found = [[0.0123456 + 0.001 * i + 0.0001 * j for j in places] for i in range(languages)]
+    values = [[0.0123456 + 0.001 * i + 0.0001 * j for j in places] for i in range(languages)]
     rule = {"blocks": [1], "threshold": 5.0, "remark": "A remark."}
     curve = {"policy": "gptq", "unit": SCALES[0], "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
     check = {"text": "max κ is at most 50", "passed": False, "detail": "κ = 80"}
@@ -130,8 +130,8 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
             "blocks": [{"block": i, "kappa": 1.5 + i, "sigma": 0.1, "largest": 2.0} for i in places],
             "outliers": {"founders": rule, "robust": rule | {"blocks": [], "threshold": None}},
         },
-        "patterns": {"blocks": places, "languages": codes, "share": found},
-        "causes": {"blocks": places, "languages": codes, "damage": found, "scheme": "W4"},
+        "patterns": {"blocks": places, "languages": codes, "share": values},
+        "causes": {"blocks": places, "languages": codes, "damage": values, "scheme": "W4"},
         "experts": None,
         "prediction": {
             "scheme": "W4",
@@ -175,21 +175,21 @@ def test_all_figures_stand_in_the_page() -> None:
 
 
 def test_experts_have_a_figure_where_the_model_has_some(routed) -> None:
-    found, without = Elements(page(content_of(routed))), Elements(page(full()))
-    assert found.ids("figure") == FIGURES | {"fig-experts"}
-    assert "experts" in found.ids("section") - without.ids("section")
-    assert json.loads(found.scripts[1])["experts"]["experts"] == [3, 3]
-    assert "fewer than 32 positions of calibration text" in found.words
-    assert "Starved expert" in found.words
+    elements, without = Elements(page(content_of(routed))), Elements(page(full()))
+    assert elements.ids("figure") == FIGURES | {"fig-experts"}
+    assert "experts" in elements.ids("section") - without.ids("section")
+    assert json.loads(elements.scripts[1])["experts"]["experts"] == [3, 3]
+    assert "fewer than 32 positions of calibration text" in elements.words
+    assert "Starved expert" in elements.words
     assert "experts" not in without.words
 
 
 def test_what_was_not_measured_is_one_quiet_line() -> None:
-    found = Elements(page(bare()))
-    assert found.ids("figure") == {"fig-languages"}
-    assert found.words.count("Not measured.") == 7  # the checklist is one of them, the certificate has no heading
-    assert "No warnings." in found.words
-    assert "→" not in found.words
+    elements = Elements(page(bare()))
+    assert elements.ids("figure") == {"fig-languages"}
+    assert elements.words.count("Not measured.") == 7  # the checklist is one of them, the certificate has no heading
+    assert "No warnings." in elements.words
+    assert "→" not in elements.words
 
 
 def test_every_scale_can_be_chosen() -> None:
@@ -204,51 +204,56 @@ def test_every_scale_can_be_chosen() -> None:
 
 
 def test_only_the_scripts_of_the_page_may_run() -> None:
-    found = Elements(page(full()))
-    policy = next(a["content"] for name, a in found.found if name == "meta" and "http-equiv" in a) or ""
-    early, data, plotly, late = found.scripts
+    elements = Elements(page(full()))
+    policy = next(a["content"] for name, a in elements.start_tags if name == "meta" and "http-equiv" in a) or ""
+    early, data, plotly, late = elements.scripts
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (early, plotly, late)]
-    assert policy.startswith("default-src 'none'; script-src " + " ".join(f"'sha256-{each}'" for each in hashes) + ";")
+    assert policy.startswith(
+        "default-src 'none'; script-src " + " ".join(f"'sha256-{digest}'" for digest in hashes) + ";"
+    )
     assert json.loads(data)["model"] == "org/model"
 
 
 def test_nothing_comes_from_elsewhere() -> None:
     text = page(full())
-    addresses = {a[key] for _, a in Elements(text).found for key in ("src", "href", "action", "data") if key in a}
+    addresses = {a[key] for _, a in Elements(text).start_tags for key in ("src", "href", "action", "data") if key in a}
     assert addresses
     assert all(address is not None and address.startswith("#") for address in addresses)
-    own = text.replace(files("fairbits").joinpath("assets/plotly/plotly-cartesian.min.js").read_text("utf-8"), "")
-    assert not re.search(r"https?:|@import|url\(", own)
+    remaining = text.replace(files("fairbits").joinpath("assets/plotly/plotly-cartesian.min.js").read_text("utf-8"), "")
+    assert not re.search(r"https?:|@import|url\(", remaining)
 
 
 def poison(value: Any) -> Any:
     """Returns content in which every text that a model or a user could choose is hostile; codes stay what they are."""
     if isinstance(value, dict):
-        return {key: each if key in ("code", "language", "languages") else poison(each) for key, each in value.items()}
+        return {key: item if key in ("code", "language", "languages") else poison(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [poison(each) for each in value]
+        return [poison(item) for item in value]
     return HOSTILE + value if isinstance(value, str) else value
 
 
 def test_hostile_text_adds_no_element() -> None:
     content = full()
-    bad = poison(content) | {"units": content["units"], "languages": [poison(each) for each in content["languages"]]}
+    bad = poison(content) | {
+        "units": content["units"],
+        "languages": [poison(language) for language in content["languages"]],
+    }
     bad["headline"] |= {"better": content["headline"]["better"]}
-    found, good = Elements(page(bad)), Elements(page(content))
-    shape = [(name, sorted(attributes)) for name, attributes in found.found if name != "h1"]
-    assert shape == [(name, sorted(attributes)) for name, attributes in good.found if name != "h1"]
-    assert [found.scripts[i] for i in (0, 2, 3)] == [good.scripts[i] for i in (0, 2, 3)]
-    assert "\\u202e" in found.words
+    poisoned, good = Elements(page(bad)), Elements(page(content))
+    shape = [(name, sorted(attributes)) for name, attributes in poisoned.start_tags if name != "h1"]
+    assert shape == [(name, sorted(attributes)) for name, attributes in good.start_tags if name != "h1"]
+    assert [poisoned.scripts[i] for i in (0, 2, 3)] == [good.scripts[i] for i in (0, 2, 3)]
+    assert "\\u202e" in poisoned.words
     assert not re.search("[\u202e\u2028\x1b]", page(bad))
 
 
 @pytest.mark.parametrize(
-    ("before", "said", "kind"),
+    ("before", "change", "kind"),
     [(0.04, "▼ 50 % lower", "less"), (0.01, "▲ 100 % higher", "more"), (0.021, "▼ 5 % lower; intervals overlap", "")],
 )
-def test_the_headline_says_whether_it_helps(before: float, said: str, kind: str) -> None:
+def test_the_headline_says_whether_it_helps(before: float, change: str, kind: str) -> None:
     text = page(full(before=before))
-    assert f'<p class="change{" " if kind else ""}{kind}">{said}</p>' in text
+    assert f'<p class="change{" " if kind else ""}{kind}">{change}</p>' in text
     assert "0.80 times rtn" in text
 
 
@@ -292,8 +297,8 @@ def test_a_large_report_stays_small() -> None:
 
 def test_plotly_is_what_its_readme_says() -> None:
     folder = files("fairbits").joinpath("assets/plotly")
-    own = hashlib.sha256(folder.joinpath("plotly-cartesian.min.js").read_bytes()).hexdigest()
-    assert f"`{own}`" in folder.joinpath("README.md").read_text("utf-8")
+    digest = hashlib.sha256(folder.joinpath("plotly-cartesian.min.js").read_bytes()).hexdigest()
+    assert f"`{digest}`" in folder.joinpath("README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", [EARLY, *SCRIPTS])
@@ -305,45 +310,47 @@ def test_scripts_write_text_not_markup(name: str) -> None:
     assert text.count("\n") < 300
 
 
-def words(own: dict[str, Any]) -> str:
+def words(content: dict[str, Any]) -> str:
     """Returns what the page of some content says, without its scripts."""
-    text = re.sub(r"<(script|style)\b.*?</\1>", "", Report(own).html(), flags=re.DOTALL)
+    text = re.sub(r"<(script|style)\b.*?</\1>", "", Report(content).html(), flags=re.DOTALL)
     return " ".join(re.sub("<[^>]*>", " ", text).split())
 
 
-def test_the_page_says_what_was_predicted_and_what_was_measured(found) -> None:
-    assert "The two differ" not in words(found)
-    own = copy.deepcopy(found)
-    own["prediction"] |= {"like": False, "made_with": "W4 per tensor"}
-    scheme = own["prediction"]["scheme"]
-    assert f"the prediction is for plain rounding, {scheme}; the measurement is for rtn, W4 per tensor. " in words(own)
-    own["prediction"]["made_with"] = None
-    assert "the measurement is for rtn, with an unknown width and group. " in words(own)
+def test_the_page_says_what_was_predicted_and_what_was_measured(report_content) -> None:
+    assert "The two differ" not in words(report_content)
+    modified = copy.deepcopy(report_content)
+    modified["prediction"] |= {"like": False, "made_with": "W4 per tensor"}
+    scheme = modified["prediction"]["scheme"]
+    assert f"the prediction is for plain rounding, {scheme}; the measurement is for rtn, W4 per tensor. " in words(
+        modified
+    )
+    modified["prediction"]["made_with"] = None
+    assert "the measurement is for rtn, with an unknown width and group. " in words(modified)
 
 
-def test_cards_say_what_their_numbers_are(found) -> None:
-    cards = re.findall(r'<article class="card">.*?</article>', Report(found).html(), flags=re.DOTALL)
+def test_cards_say_what_their_numbers_are(report_content) -> None:
+    cards = re.findall(r'<article class="card">.*?</article>', Report(report_content).html(), flags=re.DOTALL)
     notes = ("corrected for selection", "corrected for noise", "all languages weighted equally", "all tensors")
     assert "divergence, bits per byte" in cards[0]
     assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
 
 
-def test_one_is_not_many(found) -> None:
-    assert "All 4 models read the same 20 documents, " in words(found)
-    own = copy.deepcopy(found)
-    own["languages"] = own["languages"][:1]
+def test_one_is_not_many(report_content) -> None:
+    assert "All 4 models read the same 20 documents, " in words(report_content)
+    modified = copy.deepcopy(report_content)
+    modified["languages"] = modified["languages"][:1]
     for side in ("before", "after"):
-        own["headline"]["worst"][side]["language"] = own["languages"][0]["code"]
-    own["provenance"]["models"] = own["provenance"]["models"][:2]
-    own["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
-    assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(own)
+        modified["headline"]["worst"][side]["language"] = modified["languages"][0]["code"]
+    modified["provenance"]["models"] = modified["provenance"]["models"][:2]
+    modified["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
+    assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(modified)
 
 
-def test_points_that_a_log_scale_cannot_show_are_counted(found) -> None:
-    own = copy.deepcopy(found)
-    for curve in own["curves"]["damage"]:
+def test_points_that_a_log_scale_cannot_show_are_counted(report_content) -> None:
+    modified = copy.deepcopy(report_content)
+    for curve in modified["curves"]["damage"]:
         for point in curve:
             point["value"] = 0.1
-    assert "0 or below" not in words(own)
-    own["curves"]["damage"][0][0]["value"] = 0.0
-    assert "1 of 8 points is 0 or below" in words(own)
+    assert "0 or below" not in words(modified)
+    modified["curves"]["damage"][0][0]["value"] = 0.0
+    assert "1 of 8 points is 0 or below" in words(modified)

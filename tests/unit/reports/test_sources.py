@@ -24,7 +24,7 @@ def test_the_first_method_is_after_and_the_second_before(scores: Scores) -> None
     both = Sources((Method("gptq", scores), Method("rtn", other)))
     assert both.before is other
     assert both.contrast is both.contrast  # drawn once
-    assert all(each.value == 0 for each in both.contrast.differences.values())
+    assert all(difference.value == 0 for difference in both.contrast.differences.values())
 
 
 def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) -> None:
@@ -32,15 +32,15 @@ def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) 
     planned = replace(Plan.load(finished_run / "model" / "plan.json"), fingerprint="0" * 64)
     run = run_sources(finished_run)
     audit = replace(run.audit, model=replace(run.audit.model, fingerprint="0" * 64))
-    own = Method("gptq", scores)
-    for said, given in (
-        ("rtn", {"methods": (own, Method("rtn", stranger))}),
-        ("the plan", {"methods": (own,), "plan": planned}),
-        ("the audit", {"methods": (own,), "audit": audit}),
-        ("the sweep", {"methods": (own,), "sweep": replace(run.sweep, fingerprint="0" * 64)}),
+    gptq = Method("gptq", scores)
+    for part, arguments in (
+        ("rtn", {"methods": (gptq, Method("rtn", stranger))}),
+        ("the plan", {"methods": (gptq,), "plan": planned}),
+        ("the audit", {"methods": (gptq,), "audit": audit}),
+        ("the sweep", {"methods": (gptq,), "sweep": replace(run.sweep, fingerprint="0" * 64)}),
     ):
-        with pytest.raises(InputError, match=f"^{said} is about a different model"):
-            Sources(**given)
+        with pytest.raises(InputError, match=f"^{part} is about a different model"):
+            Sources(**arguments)
 
 
 def test_scores_of_another_text_are_refused(scores: Scores) -> None:

@@ -105,13 +105,13 @@ def test_few_documents_leave_the_others_as_they_are(few, shared, make_uneven_fra
         make_uneven_frame({"a": 20, "b": 20, "few": few}, shared=shared),
         make_uneven_frame({"a": 20, "b": 20}, shared=shared),
     )
-    found = whole.by_language()
-    assert list(found) == ["a", "b", "few"]
-    assert {code: found[code] for code in "ab"} == alone.by_language()
-    assert not found["few"].bounded
-    assert found["few"].n == few
-    assert found["few"].value == pytest.approx(whole.values[whole.lang == "few"].mean())
-    assert whole.language("few") == found["few"]
+    estimates = whole.by_language()
+    assert list(estimates) == ["a", "b", "few"]
+    assert {code: estimates[code] for code in "ab"} == alone.by_language()
+    assert not estimates["few"].bounded
+    assert estimates["few"].n == few
+    assert estimates["few"].value == pytest.approx(whole.values[whole.lang == "few"].mean())
+    assert whole.language("few") == estimates["few"]
     for name in ("worst", "best", "mean", "gap", "plain_gap", "ratio", "spread", "mean_p"):
         assert getattr(whole, name)() == getattr(alone, name)()
     noun = "document" if few == 1 else "documents"
@@ -146,58 +146,58 @@ def test_few_of_many_linked_documents_have_no_interval():
     lang = np.array(["a"] * 400 + ["b"] * 5)
     document = np.concatenate([np.arange(400), np.arange(5)])
     values = np.random.default_rng(0).normal(size=405)
-    found = LanguageFrame(lang, document, values=values, weights=np.ones(405))
-    assert found.without_interval == {"b": "it has 5 of the 400 documents that it is resampled with, which is too few"}
+    frame = LanguageFrame(lang, document, values=values, weights=np.ones(405))
+    assert frame.without_interval == {"b": "it has 5 of the 400 documents that it is resampled with, which is too few"}
     alone = LanguageFrame(lang[:400], document[:400], values=values[:400], weights=np.ones(400))
-    assert found.by_language()["a"] == alone.by_language()["a"]
+    assert frame.by_language()["a"] == alone.by_language()["a"]
 
 
 def test_if_no_language_has_an_interval_nothing_has(make_uneven_frame):
-    found = make_uneven_frame({"a": 1, "b": 2, "c": 4})
-    values = {code: each.value for code, each in found.by_language().items()}
-    assert (found.worst()[0], found.best()[0]) == ("c", "a")
+    frame = make_uneven_frame({"a": 1, "b": 2, "c": 4})
+    values = {code: estimate.value for code, estimate in frame.by_language().items()}
+    assert (frame.worst()[0], frame.best()[0]) == ("c", "a")
     results = {
-        "worst": found.worst()[1],
-        "best": found.best()[1],
-        "mean": found.mean(),
-        "gap": found.gap(),
-        "plain_gap": found.plain_gap(),
-        "spread": found.spread(),
+        "worst": frame.worst()[1],
+        "best": frame.best()[1],
+        "mean": frame.mean(),
+        "gap": frame.gap(),
+        "plain_gap": frame.plain_gap(),
+        "spread": frame.spread(),
     }
-    assert not any(each.bounded for each in results.values())
+    assert not any(estimate.bounded for estimate in results.values())
     assert results["worst"].value == values["c"]
     assert results["mean"].value == pytest.approx(np.mean(list(values.values())))
     assert results["gap"].value == results["plain_gap"].value == pytest.approx(values["c"] - values["a"])
-    assert found.mean_p() == 1.0
+    assert frame.mean_p() == 1.0
     with pytest.raises(InputError, match="the ratio is unbounded"):
-        found.ratio()
-    (note,) = interval_notes(found, results)
+        frame.ratio()
+    (note,) = interval_notes(frame, results)
     assert note.startswith("no language has an interval, so worst, best, mean and gap have none either (a: 1 document;")
 
 
 def test_one_language_with_an_interval_leaves_a_plain_gap(make_uneven_frame):
-    found = make_uneven_frame({"a": 20, "b": 2})
-    values = {code: each.value for code, each in found.by_language().items()}
-    assert found.worst()[0] == "a"
-    assert found.worst()[1].bounded
-    assert found.mean().bounded
-    assert not found.gap().bounded
-    assert not found.spread().bounded
-    assert found.gap().value == pytest.approx(values["b"] - values["a"])
-    assert interval_notes(found, {"gap": found.gap(), "ratio": None})[-1] == (
+    frame = make_uneven_frame({"a": 20, "b": 2})
+    values = {code: estimate.value for code, estimate in frame.by_language().items()}
+    assert frame.worst()[0] == "a"
+    assert frame.worst()[1].bounded
+    assert frame.mean().bounded
+    assert not frame.gap().bounded
+    assert not frame.spread().bounded
+    assert frame.gap().value == pytest.approx(values["b"] - values["a"])
+    assert interval_notes(frame, {"gap": frame.gap(), "ratio": None})[-1] == (
         "no interval for gap: fewer than 2 languages have an interval"
     )
 
 
 def test_many_languages_with_few_documents_each_have_intervals_and_their_worst_has_none(make_uneven_frame):
-    found = make_uneven_frame({f"l{i:02}": 5 for i in range(60)})
-    assert found.without_interval == {}
-    assert found.mean().bounded
-    assert not found.worst()[1].bounded
-    assert interval_notes(found, {"worst": found.worst()[1], "mean": found.mean()}) == (
+    frame = make_uneven_frame({f"l{i:02}": 5 for i in range(60)})
+    assert frame.without_interval == {}
+    assert frame.mean().bounded
+    assert not frame.worst()[1].bounded
+    assert interval_notes(frame, {"worst": frame.worst()[1], "mean": frame.mean()}) == (
         "no interval for worst: there are too few documents per language for this many languages",
     )
-    assert not any(each.bounded for each in found.by_language(simultaneous=True).values())
+    assert not any(estimate.bounded for estimate in frame.by_language(simultaneous=True).values())
 
 
 def test_a_note_names_a_few_of_many_languages(make_uneven_frame):
@@ -211,12 +211,12 @@ def test_what_cannot_be_tested_is_not_significant_and_not_counted(make_uneven_fr
         make_uneven_frame({"a": 20, "b": 20, "few": 2}, seed=2),
     )
     raised = LanguageFrame(one.lang, one.document, values=one.values + 5, weights=one.weights, resamples=1000)
-    found = raised.contrast(other)
-    assert (found.p["few"], found.p_holm["few"]) == (1.0, 1.0)
-    assert found.p_holm["a"] == 2 * found.p["a"]  # Holm over two languages
-    assert set(found.significant()) == {"a", "b"}
-    assert not found.differences["few"].bounded
-    assert found.differences["few"].value == pytest.approx(5, abs=1)
+    contrast = raised.contrast(other)
+    assert (contrast.p["few"], contrast.p_holm["few"]) == (1.0, 1.0)
+    assert contrast.p_holm["a"] == 2 * contrast.p["a"]  # Holm over two languages
+    assert set(contrast.significant()) == {"a", "b"}
+    assert not contrast.differences["few"].bounded
+    assert contrast.differences["few"].value == pytest.approx(5, abs=1)
     assert raised.worst_minus(other) == _without(raised).worst_minus(_without(other))
 
 

@@ -181,8 +181,13 @@ def test_pandas_and_figure_have_the_numbers_of_the_frame() -> None:
     table, expected = frame.to_pandas(), frame.by_language()
     assert list(table.index) == ["l02", "l01", "l00"]
     for code, row in table.iterrows():
-        own = expected[code]
-        assert (row.damage, row.damage_low, row.damage_high, row.documents) == (own.value, own.low, own.high, own.n)
+        estimate = expected[code]
+        assert (row.damage, row.damage_low, row.damage_high, row.documents) == (
+            estimate.value,
+            estimate.low,
+            estimate.high,
+            estimate.n,
+        )
     trace = frame.plot().to_dict()["data"][0]
     assert trace["text"] == ["l02", "l01", "l00"]
     assert trace["x"] == table["damage"].tolist()

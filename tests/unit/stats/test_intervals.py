@@ -42,12 +42,12 @@ def test_refuses_what_is_no_estimate(fields):
 
 
 def test_without_an_interval_nothing_is_excluded_and_json_has_null():
-    found = Estimate.without_interval(0.5, 2)
-    assert (found.bounded, str(found)) == (False, "0.5000 (no interval, n=2)")
-    assert not found.excludes(0)
-    assert not found.excludes(1e9)
-    assert found.to_dict() == {"value": 0.5, "low": None, "high": None, "n": 2, "confidence": 0.95}
-    assert found.transform(np.expm1) == Estimate.without_interval(float(np.expm1(0.5)), 2)
+    estimate = Estimate.without_interval(0.5, 2)
+    assert (estimate.bounded, str(estimate)) == (False, "0.5000 (no interval, n=2)")
+    assert not estimate.excludes(0)
+    assert not estimate.excludes(1e9)
+    assert estimate.to_dict() == {"value": 0.5, "low": None, "high": None, "n": 2, "confidence": 0.95}
+    assert estimate.transform(np.expm1) == Estimate.without_interval(float(np.expm1(0.5)), 2)
 
 
 def test_null_limits_are_read_from_a_file_and_only_both_of_them():

@@ -26,30 +26,32 @@ def framed(changes: dict[str, tuple[int, int]], items: int = 200, *, seed: int =
 
 def test_the_interval_of_a_language_is_tangos_at_any_confidence() -> None:
     for confidence, z in ((0.95, 1.959964), (0.8, 1.281552)):
-        found = framed({"heb": (9, 2), "fin": (0, 0)}, confidence=confidence).by_language()
+        estimates = framed({"heb": (9, 2), "fin": (0, 0)}, confidence=confidence).by_language()
         for code, (lost, gained) in {"heb": (9, 2), "fin": (0, 0)}.items():
             limits = score_limit(lost, gained, 200, z=[z, -z])
-            assert [found[code].low, found[code].high] == pytest.approx(limits.tolist(), abs=2e-5)
-        assert found["heb"].value == 7 / 200
-        assert found["fin"].high > 0.008  # nothing has changed, and yet something may be lost
+            assert [estimates[code].low, estimates[code].high] == pytest.approx(limits.tolist(), abs=2e-5)
+        assert estimates["heb"].value == 7 / 200
+        assert estimates["fin"].high > 0.008  # nothing has changed, and yet something may be lost
 
 
 def test_one_language_is_the_worst_and_the_mean() -> None:
     frame = framed({"heb": (9, 2)})
-    own = frame.by_language()["heb"]
-    assert frame.worst() == ("heb", own)
-    assert [frame.mean().value, frame.mean().low, frame.mean().high] == pytest.approx([own.value, own.low, own.high])
+    estimate = frame.by_language()["heb"]
+    assert frame.worst() == ("heb", estimate)
+    assert [frame.mean().value, frame.mean().low, frame.mean().high] == pytest.approx(
+        [estimate.value, estimate.low, estimate.high]
+    )
 
 
 def test_the_worst_of_many_is_corrected_for_selection() -> None:
     changes = {f"l{i:02}": (4 + i % 5, 5) for i in range(20)}
     frame = framed(changes)
     code, worst = frame.worst()
-    own = frame.by_language()
-    assert own[code].value == max(each.value for each in own.values())
-    assert frame.mean().value <= worst.value < own[code].value
-    assert worst.high == pytest.approx(max(each.high for each in own.values()), abs=1e-9)
-    assert worst.low < own[code].low
+    estimates = frame.by_language()
+    assert estimates[code].value == max(estimate.value for estimate in estimates.values())
+    assert frame.mean().value <= worst.value < estimates[code].value
+    assert worst.high == pytest.approx(max(estimate.high for estimate in estimates.values()), abs=1e-9)
+    assert worst.low < estimates[code].low
     assert worst_by_chance(frame) > 0.02
 
 
@@ -67,11 +69,11 @@ def test_translations_are_correlated_and_others_are_not() -> None:
 
 def test_holm_corrects_for_the_number_of_languages() -> None:
     changes = {"bad": (20, 4)} | {f"l{i}": (5, 5) for i in range(9)}
-    found = framed(changes).contrast_with_zero()
-    assert found.p["bad"] == pytest.approx(2 * binom.cdf(4, 24, 0.5))
-    assert found.p_holm["bad"] == pytest.approx(10 * found.p["bad"])
-    assert list(found.significant()) == ["bad"]
-    assert found.p_holm["l1"] == 1
+    contrast = framed(changes).contrast_with_zero()
+    assert contrast.p["bad"] == pytest.approx(2 * binom.cdf(4, 24, 0.5))
+    assert contrast.p_holm["bad"] == pytest.approx(10 * contrast.p["bad"])
+    assert list(contrast.significant()) == ["bad"]
+    assert contrast.p_holm["l1"] == 1
 
 
 def test_less_noise_with_more_items() -> None:
@@ -97,7 +99,7 @@ def test_values_that_are_no_changes_are_refused() -> None:
 def test_exact_coverage_is_95_percent(items, p_lost, p_gained) -> None:
     """A slice of tests/validity/test_outcomes.py."""
     changed = p_lost + p_gained
-    lost, gained = (each.ravel() for each in np.meshgrid(np.arange(60), np.arange(60)))
+    lost, gained = (grid.ravel() for grid in np.meshgrid(np.arange(60), np.arange(60)))
     chance = binom.pmf(lost + gained, items, changed) * binom.pmf(lost, lost + gained, p_lost / changed)
     low, high = (score_limit(lost, gained, items, z=z) for z in (1.96, -1.96))
     truth = p_lost - p_gained
@@ -108,5 +110,5 @@ def test_exact_coverage_is_95_percent(items, p_lost, p_gained) -> None:
 def test_false_alarms_are_at_most_5_percent() -> None:
     """A slice of tests/validity/test_outcomes.py: 12 languages with 12 changes each, as likely lost as gained."""
     lost = np.random.default_rng(0).binomial(12, 0.5, (2000, 12))
-    alarms = [holm(mcnemar_p(own, 12 - own)).min() < 0.05 for own in lost]
+    alarms = [holm(mcnemar_p(losses, 12 - losses)).min() < 0.05 for losses in lost]
     assert 0 < np.mean(alarms) <= 0.05

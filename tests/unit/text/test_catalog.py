@@ -147,12 +147,16 @@ def test_every_name_comes_back_or_is_called_ambiguous() -> None:
     for language in catalog():
         for name in (language.name, language.autonym, language.iso639_3):
             try:
-                found = find_language(name)
+                matched = find_language(name)
             except InputError as error:
                 refused[name, language.code] = str(error)
             else:
                 # another language only where the name is a code of that other one, or its usual script is another
-                assert found is language or name.casefold() in {found.iso639_3, found.autonym.casefold(), found.bcp47}
+                assert matched is language or name.casefold() in {
+                    matched.iso639_3,
+                    matched.autonym.casefold(),
+                    matched.bcp47,
+                }
     assert all(code in message for (_, code), message in refused.items())
     assert {"Ga", "Fur", "Mon", "Tem"} <= {name for name, _ in refused}
     assert len(refused) < 15

@@ -1,21 +1,23 @@
 import hashlib
+import json
 import unicodedata
 
+import numpy as np
 import pytest
 
 from fairbits.core.errors import InputError
-from fairbits.text.corpus import Corpus
+from fairbits.text.corpus import Corpus, TextRequest
 
 FRA, HEB = "fra_Latn", "heb_Hebr"
 
 
 def two_languages(**changes) -> Corpus:
-    given = {
+    arguments = {
         "calibration": {"fr": ["Le chat dort.", "Il pleut."], "he": ["החתול ישן.", "יורד גשם."]},
         "evaluation": {"fr": ["La mer."], "he": ["הים."]},
         "parallel": True,
     } | changes
-    return Corpus("small", given.pop("calibration"), given.pop("evaluation"), **given)
+    return Corpus("small", arguments.pop("calibration"), arguments.pop("evaluation"), **arguments)
 
 
 def test_documents_are_nfc_and_keyed_by_code() -> None:
@@ -95,3 +97,18 @@ def test_no_overlap_means_no_note() -> None:
 def test_bad_documents_are_refused(changes, reason) -> None:
     with pytest.raises(InputError, match=reason):
         two_languages(**changes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("tokens", 15), ("tokens", 100.0), ("tokens", True), ("sequence", 3), ("seed", -1), ("split", "training")],
+)
+def test_settings_are_checked(setting, value):
+    with pytest.raises(InputError, match=f"^{setting} is "):
+        TextRequest(**{setting: value})
+
+
+def test_its_settings_are_what_files_hold():
+    request = TextRequest("evaluation", np.int64(64), 32, np.int32(7))
+    assert json.dumps(request.settings) == '{"tokens": 64, "sequence": 32, "seed": 7}'
+    assert request == TextRequest("evaluation", **request.settings)

@@ -65,12 +65,12 @@ def test_is_safe_between_threads(detector: Detector) -> None:
     texts = [udhr(TWENTY).evaluation[language.code][0] for language in detector.languages] * 10
     barrier = threading.Barrier(4)
 
-    def told(part: int) -> list[str]:
+    def detect_codes(part: int) -> list[str]:
         barrier.wait()
         return [detector.detect(text).language.code for text in texts[part::4]]
 
     with ThreadPoolExecutor(4) as pool:
-        parallel = list(pool.map(told, range(4)))
+        parallel = list(pool.map(detect_codes, range(4)))
     assert parallel == [[detector.detect(text).language.code for text in texts[part::4]] for part in range(4)]
 
 
@@ -101,9 +101,9 @@ def test_one_language_is_no_choice() -> None:
 
 
 def test_each_language_it_knows_can_be_asked_for() -> None:
-    known = detectable_languages()
-    assert len(known) > 120
-    english = next(language for language in known if language.code == "eng_Latn")
-    for language in known:
+    detectable = detectable_languages()
+    assert len(detectable) > 120
+    english = next(language for language in detectable if language.code == "eng_Latn")
+    for language in detectable:
         if language is not english:
             assert Detector([language.code, "eng_Latn"]).languages == (language, english)

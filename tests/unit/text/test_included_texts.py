@@ -175,7 +175,7 @@ def paragraphs(corpus: Corpus, code: str, *splits: str) -> list[str]:
 
 def test_there_are_thirty_languages_in_little_space() -> None:
     assert len(help_languages()) == 30
-    assert sorted({each.script for each in help_languages()}) == sorted(HELP_SCRIPTS)
+    assert sorted({language.script for language in help_languages()}) == sorted(HELP_SCRIPTS)
     assert len(files("fairbits").joinpath("assets/help/help.zip").read_bytes()) <= 1_500_000
 
 
@@ -199,16 +199,16 @@ def test_no_paragraph_is_left_in_english(language: Language) -> None:
         return
     corpus = help_text([language.code, "eng"])
     assert corpus.parallel
-    for own, english in zip(paragraphs(corpus, language.code), paragraphs(corpus, "eng_Latn"), strict=True):
-        assert own != english
+    for translated, english in zip(paragraphs(corpus, language.code), paragraphs(corpus, "eng_Latn"), strict=True):
+        assert translated != english
         words = re.findall("[a-z]+", english.lower())
         runs = {" ".join(words[start : start + 8]) for start in range(len(words) - 7)}
-        assert not any(run in " ".join(re.findall("[a-z]+", own.lower())) for run in runs), own
+        assert not any(run in " ".join(re.findall("[a-z]+", translated.lower())) for run in runs), translated
 
 
 def test_only_a_few_languages_lack_documents() -> None:
     whole = help_text()
-    assert [each.code for each in help_languages() if each not in whole.languages] == PARTIAL
+    assert [language.code for language in help_languages() if language not in whole.languages] == PARTIAL
     assert [len(texts) for texts in whole.calibration.values()] == [92] * 26
     assert [len(texts) for texts in whole.evaluation.values()] == [64] * 26
     assert len(whole.notes) == 1
@@ -236,8 +236,8 @@ def test_the_splits_share_no_paragraph() -> None:
 def test_there_is_enough_text_for_the_embedded_model() -> None:
     corpus = help_text(OWN)
     tokenizer = Checkpoint("embedded:tiny").tokenizer()
-    assert [each.code for each in find_languages(OWN)] == [
-        code for code in LANGUAGES["tiny"] if code in {each.code for each in help_languages()}
+    assert [language.code for language in find_languages(OWN)] == [
+        code for code in LANGUAGES["tiny"] if code in {language.code for language in help_languages()}
     ]
     for split, least in (("calibration", 7_900), ("evaluation", 5_000)):
         for code, texts in corpus.split(split).items():
@@ -262,12 +262,12 @@ def test_the_list_of_documents_is_that_of_the_text() -> None:
     rows = [line.split() for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
     english = help_text(["eng"])
     pages = {
-        split: {number.partition("#")[0] for own, *numbers in rows for number in numbers if own == split}
+        split: {number.partition("#")[0] for row_split, *numbers in rows for number in numbers if row_split == split}
         for split in SPLITS
     }
     assert not pages["calibration"] & pages["evaluation"]
     for split in SPLITS:
-        listed = [len(numbers) for own, *numbers in rows if own == split]
+        listed = [len(numbers) for row_split, *numbers in rows if row_split == split]
         assert listed == [document.count("\n") + 1 for document in english.split(split)["eng_Latn"]]
 
 

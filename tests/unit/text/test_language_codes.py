@@ -49,11 +49,11 @@ def test_all_names_of_a_language_mean_it(name) -> None:
     ],
 )
 def test_languages_outside_the_catalog(name, facts) -> None:
-    found = find_language(name)
-    assert (found.code, found.iso639_3, found.bcp47, found.name, found.script, found.family) == facts
-    assert not found.listed
-    assert found.autonym == ""
-    assert found == find_language(found.code) == language_from_code(found.code) == user_language(name)
+    language = find_language(name)
+    assert (language.code, language.iso639_3, language.bcp47, language.name, language.script, language.family) == facts
+    assert not language.listed
+    assert language.autonym == ""
+    assert language == find_language(language.code) == language_from_code(language.code) == user_language(name)
 
 
 def test_it_is_said_why_a_tag_was_read_as_a_language() -> None:
@@ -71,7 +71,7 @@ def test_scripts_outside_the_catalog_run_from_right_to_left_too() -> None:
 
 def test_a_name_that_the_user_invented_is_known_where_text_has_it() -> None:
     assert find_language("My-Dialect", user_codes={"my-dialect": ()}).code == "my-dialect"
-    assert [each.code for each in find_languages(["fr", "mine"], user_codes=["mine"])] == ["fra_Latn", "mine"]
+    assert [language.code for language in find_languages(["fr", "mine"], user_codes=["mine"])] == ["fra_Latn", "mine"]
     with pytest.raises(InputError, match="'my-dialect' is unknown"):
         find_language("my-dialect")
     with pytest.raises(InputError, match="'my-dialect' is unknown"):
@@ -79,7 +79,7 @@ def test_a_name_that_the_user_invented_is_known_where_text_has_it() -> None:
 
 
 def test_text_that_is_yet_to_be_read_may_have_any_safe_name() -> None:
-    assert [each.code for each in requested_languages(["fr", "frech", "qaa"])] == ["fra_Latn", "frech", "qaa"]
+    assert [language.code for language in requested_languages(["fr", "frech", "qaa"])] == ["fra_Latn", "frech", "qaa"]
     assert user_codes(["Mine", "a/b"]) == {"mine"}
     with pytest.raises(InputError, match="'a/b' is unknown"):
         requested_languages(["a/b"])
@@ -90,7 +90,7 @@ def test_text_that_is_yet_to_be_read_may_have_any_safe_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("frech", r"did you mean French \(fra_Latn\)\? If it is your own name, call it x-frech"),
         ("englsh", r"English \(eng_Latn\)"),
@@ -104,8 +104,8 @@ def test_text_that_is_yet_to_be_read_may_have_any_safe_name() -> None:
         ("Chinese", "is ambiguous"),
     ],
 )
-def test_what_may_be_a_misspelling_or_is_not_safe_is_refused_as_a_name_of_text(name, said) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_may_be_a_misspelling_or_is_not_safe_is_refused_as_a_name_of_text(name, message) -> None:
+    with pytest.raises(InputError, match=message):
         user_language(name)
 
 
@@ -131,10 +131,10 @@ def test_any_name_gives_a_safe_code_or_an_input_error(name) -> None:
 @given(st.from_regex("[a-z]{2,3}([_-][A-Z][a-z]{3})?([_-][A-Z]{2})?(-(1996|x-[a-z]{1,8}))?", fullmatch=True))
 def test_what_looks_like_a_tag_gives_a_safe_code_or_an_input_error(name) -> None:
     try:
-        found = user_language(name)
+        language = user_language(name)
     except InputError:
         return
-    assert user_language(found.code) == user_language(found.bcp47 or found.code) == found
+    assert user_language(language.code) == user_language(language.bcp47 or language.code) == language
 
 
 @given(st.text())
@@ -147,12 +147,12 @@ def test_the_languages_of_the_catalog_are_those_of_their_codes() -> None:
 
 
 def test_notes_name_what_the_catalog_does_not_hold() -> None:
-    found = [user_language(name) for name in ("fra", "frr", "bar", "qaa", "mine")]
-    assert unlisted_notes(found) == (
+    languages = [user_language(name) for name in ("fra", "frr", "bar", "qaa", "mine")]
+    assert unlisted_notes(languages) == (
         "not in the catalog, named as in the IANA registry: Northern Frisian (frr_Latn), Bavarian (bar_Latn)",
         "private codes, kept as given: qaa, mine",
     )
-    assert unlisted_notes(found[:1]) == ()
+    assert unlisted_notes(languages[:1]) == ()
 
 
 def test_the_registry_is_read_only_for_a_tag_that_needs_it() -> None:
@@ -190,8 +190,8 @@ TAGS = {
 
 @pytest.mark.parametrize("tag", TAGS)
 def test_tags_by_hand(tag) -> None:
-    found = parse_tag(tag)
-    assert (found.code, found.bcp47, found.name) == TAGS[tag]
+    parsed = parse_tag(tag)
+    assert (parsed.code, parsed.bcp47, parsed.name) == TAGS[tag]
 
 
 @pytest.mark.parametrize("text", ["", "-", "xx", "zzz", "frech", "jp", "de-1996-x", "qqq-Qqqq", "de-Latx", "de-XX1"])
@@ -207,9 +207,9 @@ def test_a_tag_that_is_too_long_is_not_one() -> None:
 
 @given(st.from_regex("[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?(-x-[a-z]{1,8})?", fullmatch=True))
 def test_the_code_and_the_tag_of_a_language_mean_that_language(text) -> None:
-    found = parse_tag(text)
-    if found is not None:
-        assert parse_tag(found.code).code == parse_tag(found.bcp47).code == found.code
+    parsed = parse_tag(text)
+    if parsed is not None:
+        assert parse_tag(parsed.code).code == parse_tag(parsed.bcp47).code == parsed.code
 
 
 @pytest.mark.parametrize(

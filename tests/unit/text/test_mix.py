@@ -130,10 +130,10 @@ def test_fingerprint_follows_the_vocabulary_not_the_padding(corpus, tokenizer) -
 
 
 def test_progress_rises_to_the_number_of_languages(corpus, tokenizer) -> None:
-    told: list[tuple[str, float, float]] = []
-    build_mix(corpus, tokenizer, sequence=64, tokens=4 * 3 * 64, progress=lambda *call: told.append(call))
-    assert [round(done, 2) for _, done, _ in told] == [round((i + 1) / 3, 2) for i in range(12)]
-    assert {(stage, total) for stage, _, total in told} == {("cutting samples", 4)}
+    calls: list[tuple[str, float, float]] = []
+    build_mix(corpus, tokenizer, sequence=64, tokens=4 * 3 * 64, progress=lambda *call: calls.append(call))
+    assert [round(done, 2) for _, done, _ in calls] == [round((i + 1) / 3, 2) for i in range(12)]
+    assert {(stage, total) for stage, _, total in calls} == {("cutting samples", 4)}
 
 
 def test_a_tokenizer_in_python_gives_texts_of_the_same_length(corpus, tokenizer) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbits.core.errors import InputError
+from fairbits.models.embedded import LANGUAGES
 from fairbits.text import lines
 from fairbits.text.included_texts import help_text, udhr
 from fairbits.text.reading import EMBEDDED, open_corpus, read_corpus
@@ -263,9 +264,11 @@ def test_texts_that_come_with_fairbits_have_names(name, tmp_path, monkeypatch) -
 
 def test_an_embedded_model_reads_the_languages_that_it_and_the_text_have() -> None:
     for text in (None, "declaration"):
-        assert len(open_corpus(text, None, model="embedded:tiny").languages) == 20
+        assert len(open_corpus(text, None, trained=LANGUAGES["tiny"]).languages) == 20
         with pytest.raises(InputError, match="languages must be named for the embedded declaration"):
-            open_corpus(text, None, model="./model")
-    assert len(open_corpus("help", None, model="embedded:tiny").languages) == 12
-    assert open_corpus("help", None, model="./model") == help_text()
-    assert [each.code for each in open_corpus("help", ["ell"], model="embedded:tiny").languages] == ["ell_Grek"]
+            open_corpus(text, None)
+    assert len(open_corpus("help", None, trained=LANGUAGES["tiny"]).languages) == 12
+    assert open_corpus("help", None) == help_text()
+    assert [language.code for language in open_corpus("help", ["ell"], trained=LANGUAGES["tiny"]).languages] == [
+        "ell_Grek"
+    ]

@@ -177,9 +177,9 @@ def test_24_bits_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rate", [8000, 22050, 44100, 48000])
 def test_sound_is_resampled(tmp_path: Path, rate: int) -> None:
     tone = np.sin(np.arange(rate) * 2 * np.pi * 440 / rate) / 2
-    found = samples_of(tmp_path, wav(tone.astype(np.float32), rate))
-    assert len(found) == RATE
-    np.testing.assert_allclose(found[800:-800], TONE[800:-800], atol=2e-3)
+    samples = samples_of(tmp_path, wav(tone.astype(np.float32), rate))
+    assert len(samples) == RATE
+    np.testing.assert_allclose(samples[800:-800], TONE[800:-800], atol=2e-3)
 
 
 def changed(at: int, value: bytes, content: bytes = SOUND) -> bytes:

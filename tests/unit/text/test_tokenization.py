@@ -69,15 +69,15 @@ def test_byte_pieces_by_hand(with_byte_pieces) -> None:
 
 
 def test_words_have_no_bytes_but_unknowns(with_words) -> None:
-    (found,) = tokenization({ENG: ["hellos שלום"] * 5}, with_words, parallel=False).values()
-    assert found.bytes_per_token.value == pytest.approx(15 / 3)
-    assert (found.fallback_share.value, found.unknown_share.value) == (0, pytest.approx(1 / 3))
+    (measured,) = tokenization({ENG: ["hellos שלום"] * 5}, with_words, parallel=False).values()
+    assert measured.bytes_per_token.value == pytest.approx(15 / 3)
+    assert (measured.fallback_share.value, measured.unknown_share.value) == (0, pytest.approx(1 / 3))
 
 
 def test_a_tokenizer_of_bytes_cuts_all_but_ascii() -> None:
     # é is two bytes; a is a whole character
-    (found,) = tokenization({ENG: ["éa"] * 5}, ByT5Tokenizer(), parallel=False).values()
-    assert (found.bytes_per_token.value, found.fallback_share.value) == (1, pytest.approx(2 / 3))
+    (measured,) = tokenization({ENG: ["éa"] * 5}, ByT5Tokenizer(), parallel=False).values()
+    assert (measured.bytes_per_token.value, measured.fallback_share.value) == (1, pytest.approx(2 / 3))
 
 
 def test_byte_level_characters_stand_for_the_bytes_the_library_gives_them() -> None:
@@ -109,21 +109,25 @@ def test_added_tokens_are_whole(embedded) -> None:
 
 def test_the_embedded_model_in_its_languages(embedded) -> None:
     corpus = udhr(EMBEDDED)
-    found = tokenization(corpus.evaluation, embedded, parallel=corpus.parallel)
-    assert list(found) == list(corpus.evaluation)
+    measured = tokenization(corpus.evaluation, embedded, parallel=corpus.parallel)
+    assert list(measured) == list(corpus.evaluation)
     for code, texts in corpus.evaluation.items():
-        each = [embedded.tokenize(text) for text in texts]
-        tokens = sum(map(len, each))
-        cut = sum("\ufffd" in embedded.convert_tokens_to_string([piece]) for pieces in each for piece in pieces)
-        assert found[code].tokens == tokens
-        assert found[code].bytes_per_token.value == pytest.approx(corpus.size(code, "evaluation") / tokens)
-        assert found[code].fallback_share.value == pytest.approx(cut / tokens)
-        assert found[code].tokens_per_sentence_ratio.value == pytest.approx(tokens / found[ENG].tokens)
-        assert found[code].bytes_per_token.low < found[code].bytes_per_token.value < found[code].bytes_per_token.high
+        token_lists = [embedded.tokenize(text) for text in texts]
+        tokens = sum(map(len, token_lists))
+        cut = sum("\ufffd" in embedded.convert_tokens_to_string([piece]) for pieces in token_lists for piece in pieces)
+        assert measured[code].tokens == tokens
+        assert measured[code].bytes_per_token.value == pytest.approx(corpus.size(code, "evaluation") / tokens)
+        assert measured[code].fallback_share.value == pytest.approx(cut / tokens)
+        assert measured[code].tokens_per_sentence_ratio.value == pytest.approx(tokens / measured[ENG].tokens)
+        assert (
+            measured[code].bytes_per_token.low
+            < measured[code].bytes_per_token.value
+            < measured[code].bytes_per_token.high
+        )
     # Bytes per token would put Hindi before English; the same content says otherwise.
-    assert found["hin_Deva"].bytes_per_token.value > found[ENG].bytes_per_token.value
-    assert found["hin_Deva"].quality.high < 0.5
-    assert found["tha_Thai"].fallback_share.low > 0.25 > 0.01 > found["deu_Latn"].fallback_share.high
+    assert measured["hin_Deva"].bytes_per_token.value > measured[ENG].bytes_per_token.value
+    assert measured["hin_Deva"].quality.high < 0.5
+    assert measured["tha_Thai"].fallback_share.low > 0.25 > 0.01 > measured["deu_Latn"].fallback_share.high
 
 
 def test_documents_of_parallel_text_are_compared_one_by_one(with_byte_pieces) -> None:
@@ -136,9 +140,9 @@ def test_documents_of_parallel_text_are_compared_one_by_one(with_byte_pieces) ->
 def test_without_the_same_content_there_is_no_ratio(with_byte_pieces) -> None:
     documents = {HEB: ["a", "b", "ab", "aab", "bb", "bbb"], ZHO: ["a", "ab", "ab", "aa", "b", "a"]}
     for parallel, reason in ((False, "not parallel"), (True, "the reference language eng_Latn")):
-        found = tokenization(documents, with_byte_pieces, parallel=parallel)[HEB]
-        assert found.tokens_per_sentence_ratio is found.quality is None
-        assert reason in found.no_ratio
+        measured = tokenization(documents, with_byte_pieces, parallel=parallel)[HEB]
+        assert measured.tokens_per_sentence_ratio is measured.quality is None
+        assert reason in measured.no_ratio
     assert tokenization(documents, with_byte_pieces, parallel=True, reference="he")[ZHO].no_ratio is None
 
 
@@ -158,8 +162,8 @@ def test_the_interval_is_that_of_all_resamples(embedded) -> None:
     values = size[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
     # t(4) at .9 is 1.5332, times √(5/4) is 1.7142, Φ of which is .95675
     limits = np.quantile(values, (1 - 0.95675, 0.95675))
-    found = tokenization({ENG: documents}, embedded, parallel=False, confidence=0.8)[ENG].bytes_per_token
-    assert (found.low, found.high) == pytest.approx(tuple(limits), abs=0.03 * (limits[1] - limits[0]))
+    interval = tokenization({ENG: documents}, embedded, parallel=False, confidence=0.8)[ENG].bytes_per_token
+    assert (interval.low, interval.high) == pytest.approx(tuple(limits), abs=0.03 * (limits[1] - limits[0]))
 
 
 def test_data_is_json_and_the_same_again(with_byte_pieces) -> None:
@@ -174,15 +178,15 @@ def test_data_is_json_and_the_same_again(with_byte_pieces) -> None:
 def test_few_documents_have_no_interval_and_leave_the_others_as_they_are(few, with_byte_pieces) -> None:
     documents = {ENG: ["ab", "b", "abab", "aab", "bba", "ba"]}
     alone = tokenization(documents, with_byte_pieces, parallel=False)[ENG]
-    found = tokenization(documents | {HEB: ["\u05d0b", "ab", "b", "a"][:few]}, with_byte_pieces, parallel=False)
-    assert found[ENG] == alone
-    assert not found[HEB].bytes_per_token.bounded
-    assert found[HEB].bytes_per_token.n == few
-    assert found[HEB].as_data()["bytes_per_token"]["low"] is None
-    assert found[HEB].fallback_share.value > 0
+    measured = tokenization(documents | {HEB: ["\u05d0b", "ab", "b", "a"][:few]}, with_byte_pieces, parallel=False)
+    assert measured[ENG] == alone
+    assert not measured[HEB].bytes_per_token.bounded
+    assert measured[HEB].bytes_per_token.n == few
+    assert measured[HEB].as_data()["bytes_per_token"]["low"] is None
+    assert measured[HEB].fallback_share.value > 0
 
 
 def test_the_quality_of_parallel_text_without_intervals(with_byte_pieces) -> None:
-    found = tokenization({ENG: ["ab", "b"], HEB: ["abab", "bb"]}, with_byte_pieces, parallel=True)[HEB]
-    assert found.tokens_per_sentence_ratio.value == 2.0
-    assert (found.quality.value, found.quality.bounded) == (0.5, False)
+    measured = tokenization({ENG: ["ab", "b"], HEB: ["abab", "bb"]}, with_byte_pieces, parallel=True)[HEB]
+    assert measured.tokens_per_sentence_ratio.value == 2.0
+    assert (measured.quality.value, measured.quality.bounded) == (0.5, False)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,30 +155,27 @@ class _Stages:
         missing = {file: method for file, method in files.items() if file not in scores}
         if SCORES_FILE in scores and not missing:
             return scores
-        device = settings.device
-        with self.timed("answers of the reference"):
-            reference = ReferenceModel.on_corpus(
-                settings.checkpoint, settings.corpus, request=settings.evaluation, device=device, progress=self.progress
-            )
-        with reference:
+        model, corpus, device = settings.checkpoint, settings.corpus, settings.device
+        with ExitStack() as stack:
+            with self.timed("answers of the reference"):
+                reference = ReferenceModel.on_corpus(
+                    model, corpus, request=settings.evaluation, device=device, progress=self.progress
+                )
+                stack.enter_context(reference)  # here, as what reports the time may be interrupted
             if SCORES_FILE not in scores:
                 with self.timed(SCORES_FILE):
                     # of the model on disk, which is the one that is released
-                    trusted = settings.checkpoint.trust_remote_code
-                    written = Checkpoint(self.place.file("model"), trust_remote_code=trusted)
-                    scores[SCORES_FILE] = self._save(
-                        SCORES_FILE,
-                        checkpoint_scores(
-                            written, reference, reference=settings.checkpoint, device=device, progress=self.progress
-                        ),
+                    written = Checkpoint(self.place.file("model"), trust_remote_code=model.trust_remote_code)
+                    measured = checkpoint_scores(
+                        written, reference, reference=model, device=device, progress=self.progress
                     )
+                    scores[SCORES_FILE] = self._save(SCORES_FILE, measured)
             plans = {
                 file: settings.plan(policy, bits, with_text=policy.reads_text, progress=self.progress)
                 for file, (policy, bits) in missing.items()
             }
             if missing:
-                model = SwappedModel.load(settings.checkpoint, device=device)
-                trial = PlanTrial(model, settings.corpus, reference, device)
+                trial = PlanTrial(SwappedModel.load(model, device=device), corpus, reference, device)
             for file, (policy, bits) in missing.items():
                 with self.timed(file):
                     scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))

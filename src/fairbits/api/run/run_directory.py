@@ -21,7 +21,7 @@ from fairbits.core.records import to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.writer import PLAN, clear_remains, draft_directory, draft_lock
+from fairbits.models.io.checkpoint_writer import PLAN, clear_remains, draft_directory, draft_lock
 from fairbits.quantization.plan import Plan
 from fairbits.reports.figures import curves
 from fairbits.reports.sources import RUN, SWEEP, RunFile

@@ -1,5 +1,9 @@
-"""What is known of a model's tensors: their block, role, input and companions."""
+"""What is known of a model's tensors: their block, role, input and companions.
 
+A new architecture usually needs no change, because models are traced. Where names must tell roles apart, add them here.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +15,21 @@ from typing import Literal
 BlockRole = Literal["q", "k", "v", "qkv", "attention_out", "mlp_up", "mlp_gate", "mlp_gate_up", "mlp_down", "router"]
 PlainRole = Literal["control", "embedding", "position", "token_type", "projection", "head", "norm", "bias", "other"]
 Role = Literal[BlockRole, PlainRole]
+Task = Literal["causal", "masked", "completion", "transcription"]
+"""What a model predicts: the next token, the masked tokens, (encoder-decoder) the second half of a text, or what is
+said in a clip."""
+PROJECTION_NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
+    ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
+    ("q", re.compile(r"^(w?q|query)(_proj|_lin)?$", re.IGNORECASE)),
+    ("k", re.compile(r"^(w?k|key)(_proj|_lin)?$", re.IGNORECASE)),
+    ("v", re.compile(r"^(w?v|value)(_proj|_lin)?$", re.IGNORECASE)),
+)
+EXPERT_ROLES: Mapping[str, Role] = {  # by the names that transformers' own kernels expect in a module of experts
+    "gate_up_proj": "mlp_gate_up",
+    "gate_proj": "mlp_gate",
+    "up_proj": "mlp_up",
+    "down_proj": "mlp_down",
+}
 STEERING: tuple[Role, ...] = ("router", "control")
 
 

@@ -4,7 +4,6 @@ Names only distinguish q, k and v.
 """
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture import Role, RowRange
+from fairbits.models.architecture.architecture import PROJECTION_NAMES, Role, RowRange
 from fairbits.models.architecture.meta_model import TOKENS, Key, TracedCall
-
-_PROJECTIONS: tuple[tuple[Role, re.Pattern[str]], ...] = (
-    ("qkv", re.compile(r"^(w?qkv(_proj|_lin)?|query_key_value|c_attn)$", re.IGNORECASE)),
-    ("q", re.compile(r"^(w?q|query)(_proj|_lin)?$", re.IGNORECASE)),
-    ("k", re.compile(r"^(w?k|key)(_proj|_lin)?$", re.IGNORECASE)),
-    ("v", re.compile(r"^(w?v|value)(_proj|_lin)?$", re.IGNORECASE)),
-)
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ def _is_narrow(site: Site, hidden_size: int) -> bool:
 
 def _projection(path: str) -> Role | None:
     name = path.rpartition(".")[2]
-    return next((role for role, pattern in _PROJECTIONS if pattern.match(name)), None)
+    return next((role for role, pattern in PROJECTION_NAMES if pattern.match(name)), None)
 
 
 def _attentions(block: Sequence[Site]) -> list[Reading]:

@@ -34,16 +34,10 @@ from transformers.core_model_loading import (
 from transformers.quantizers import base as quantizers
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture import Architecture, Role
+from fairbits.models.architecture.architecture import EXPERT_ROLES, Architecture
 from fairbits.models.io.safetensors_files import StoredTensor
 
 Shape = tuple[int, ...]
-EXPERT_ROLES: Mapping[str, Role] = {  # by the names that transformers' own kernels expect in a module of experts
-    "gate_up_proj": "mlp_gate_up",
-    "gate_proj": "mlp_gate",
-    "up_proj": "mlp_up",
-    "down_proj": "mlp_down",
-}
 LEAF = ".weight"  # how names end that transformers looks for in another form, where weights are packed
 
 

@@ -282,7 +282,8 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
     Otherwise every group names its modules, as vLLM looks for a class before it looks into layers that it has fused.
     The class comes last: compressed-tensors warns of names that it finds after it.
     """
-    weights = checkpoint.architecture.weights
+    architecture = checkpoint.architecture
+    weights = architecture.weights
     stored = {name: scheme.as_stored for name, scheme in schemes.items()}
     tables: dict[Scheme, list[str]] = defaultdict(list)
     layers: dict[Scheme, list[str]] = defaultdict(list)
@@ -292,7 +293,7 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
     layout = BYTES if all(weights[name].in_whole_bytes for names in layers.values() for name in names) else PACKED
     groups: list[dict[str, Any]] = []
     for scheme in sorted(tables, key=lambda scheme: scheme.group_size or 0):
-        modules = {module for name in tables[scheme] for module in _modules(checkpoint, name)}
+        modules = {module for name in tables[scheme] for module in _modules(architecture, name)}
         groups.append(_group(sorted(modules), scheme, BYTES))
     for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
         members = [weights[name] for name in layers[scheme]]
@@ -309,7 +310,7 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
         "format": layouts.pop() if len(layouts) == 1 else MIXED,
         "quantization_status": "compressed",
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
-        "ignore": _ignored(checkpoint, stored),
+        "ignore": _ignored(architecture, checkpoint.meta_model(), stored),
     }
     try:
         QuantizationConfig.model_validate(copy.deepcopy(entry))  # which changes its argument
@@ -334,17 +335,17 @@ def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
     return {"targets": targets, "weights": weights, **activations, "format": layout}
 
 
-def _ignored(checkpoint: Checkpoint, stored: Mapping[str, Scheme]) -> list[str]:
+def _ignored(architecture: Architecture, model: PreTrainedModel, stored: Mapping[str, Scheme]) -> list[str]:
     """Returns the modules that are kept, also by their names in the file, by which vLLM knows many of them."""
-    weights = checkpoint.architecture.weights.values()
-    quantized = {module for name in stored for module in _modules(checkpoint, name)}
-    mapped = {weight.module for weight in checkpoint.architecture.linears.values()}
-    linear = {path for path, module in checkpoint.meta_model().named_modules() if isinstance(module, nn.Linear)}
+    weights = architecture.weights.values()
+    quantized = {module for name in stored for module in _modules(architecture, name)}
+    mapped = {weight.module for weight in architecture.linears.values()}
+    linear = {path for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     kept = (mapped | linear) - quantized
     in_files = {weight.name.removesuffix(".weight") for weight in weights if weight.module in kept}
     stacks = {weight.module for weight in weights if weight.stacked is not None} & kept
     patterns = {_pattern_inside(module) for module in stacks}
-    named = {name for name in in_files if f"{name}.weight" in checkpoint.architecture.weights}
+    named = {name for name in in_files if f"{name}.weight" in architecture.weights}
     return sorted(kept | named | patterns)
 
 
@@ -354,9 +355,9 @@ def _pattern_inside(module: str) -> str:
     return f"re:.*{re.escape(module[number.start() :] if number else module)}\\..*"
 
 
-def _modules(checkpoint: Checkpoint, name: str) -> tuple[str, ...]:
-    weight = checkpoint.architecture.weights[name]
-    tied = checkpoint.architecture.tied_parameters(name) if weight.is_embedding else ()
+def _modules(architecture: Architecture, name: str) -> tuple[str, ...]:
+    weight = architecture.weights[name]
+    tied = architecture.tied_parameters(name) if weight.is_embedding else ()
     return (weight.module, *(parameter.removesuffix(".weight") for parameter in tied))
 
 

@@ -1,4 +1,4 @@
-"""The integer grids: the only definition of quantize, dequantize and code in fairbits.
+"""The integer grids, on numpy arrays; `groups.py` rounds tensors to them.
 
 | kind        | codes k                       | value     | clip threshold α      |
 |-------------|-------------------------------|-----------|-----------------------|

@@ -24,7 +24,7 @@ from fairbits.forward.batches import Batch, batches
 from fairbits.forward.lockstep import Lockstep, VisitProgress, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText, Window
-from fairbits.models.architecture.architecture import Block
+from fairbits.models.architecture.architecture import Architecture, Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import Codes, scheme_grid
@@ -57,7 +57,7 @@ def round_model(
     `refine` finds better codes for each block before the next one gets its outputs. Several `ranks` share the work, and
     each of them yields all blocks. `dtype` is the type in which text passes, by default `walk_dtype`.
     """
-    check_plan(checkpoint, plan, text)
+    check_plan(plan, checkpoint.architecture, text)
     if refine is not None and text is None:
         raise InputError("refining codes needs text; give the plan's calibration text")
     if refine is not None and not ranks.alone:
@@ -86,7 +86,7 @@ def _without_text(job: BlockRounding) -> Iterator[RoundedBlock]:
 
 def _with_text(job: BlockRounding, text: TokenizedText) -> Iterator[RoundedBlock]:
     """Yields the blocks, walking through them with all of the text, as far as there is anything to round."""
-    positions = positions_at_once(job.checkpoint, text, device=job.device, dtype=job.dtype)
+    positions = positions_at_once(job.checkpoint.hidden_size, text, device=job.device, dtype=job.dtype)
     parts = _split_documents(text, job.refine.held_out if job.refine else ())
     whole = [batch for part in parts for batch in batches(part, positions=positions)]
     far = max((block.index + 1 for block in job.blocks if job.schemes(block.index)), default=0)
@@ -219,11 +219,11 @@ def _states_in_main_memory(job: BlockRounding, whole: Sequence[Batch]) -> bool:
     return is_gpu(job.device) and job.refine is None and states > GPU_WALK_STATES_BYTES
 
 
-def check_plan(checkpoint: Checkpoint, plan: Plan, text: TokenizedText | None) -> None:
+def check_plan(plan: Plan, architecture: Architecture, text: TokenizedText | None) -> None:
     """Raises if a plan cannot be executed with this model and text."""
-    unknown = [layer.name for layer in plan.layers if layer.name not in checkpoint.architecture.weights]
+    unknown = [layer.name for layer in plan.layers if layer.name not in architecture.weights]
     if unknown:
-        raise InputError(f"the plan names {unknown[0]}, which {checkpoint.target} does not have; plan for this model")
+        raise InputError(f"the plan names {unknown[0]}, which this model does not have; make a plan for it")
     if text is None:
         if plan.reads_text:
             raise InputError(f"the plan ({plan.policy}) reads text; give its calibration text")

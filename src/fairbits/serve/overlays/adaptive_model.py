@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fairbits.core.checks import in_range, instance, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.forward.tokenize import stated_positions
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import ActivationQuantizer
@@ -197,7 +196,7 @@ class AdaptiveModel:
         ids = self.tokenizer(text, verbose=False)["input_ids"]
         if not ids:
             raise InputError(f"prompts[{place}] is {text!r:.40}, which has no token; give text to continue")
-        room = stated_positions(self.checkpoint)
+        room = self.checkpoint.stated_positions
         if len(ids) + settings.most > room:
             raise InputError(
                 f"prompts[{place}] has {len(ids):,} tokens, and up to {settings.most:,} more are requested; "

@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairbits.core.errors import InputError
-from fairbits.forward.tokenize import stated_positions
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
 from fairbits.serve.overlays.overlay_files import BASE
 from fairbits.serve.server.decoding import ChoiceEvent, PendingChoice
@@ -47,7 +46,7 @@ class Service:
         self.limits, self.metrics, self.name = limits, Metrics(), name
         self.scheduler = Scheduler(model, limits, self.metrics)
         self.model = _model_data(model, name)
-        self._model, self._positions = model, stated_positions(model.checkpoint)
+        self._model, self._positions = model, model.checkpoint.stated_positions
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fairbits-reading")
 
     @asynccontextmanager

@@ -30,37 +30,37 @@ def models(reading_model, tmp_path_factory) -> list[Path]:
 @pytest.mark.long
 def test_each_model_has_its_directory_and_the_scores_of_a_run_of_its_own(models, tmp_path) -> None:
     done: list[str] = []
-    found = run_many(models, out=tmp_path / "runs", **QUICK, finished=lambda what, _: done.append(what))
-    assert found.failed == {}
-    assert list(found.runs) == ["one", "two"]
-    assert sorted(each.name for each in (tmp_path / "runs").iterdir()) == ["one", "two"]
+    results = run_many(models, out=tmp_path / "runs", **QUICK, finished=lambda what, _: done.append(what))
+    assert results.failed == {}
+    assert list(results.runs) == ["one", "two"]
+    assert sorted(directory.name for directory in (tmp_path / "runs").iterdir()) == ["one", "two"]
     assert (tmp_path / "runs" / "two" / "report.html").is_file()
     assert "one: audit.json" in done
     assert "two: report.html" in done
     alone = run(models[0], out=tmp_path / "alone", **QUICK)
-    own = found.runs["one"].scores
-    assert own.quantized.fingerprint == alone.scores.quantized.fingerprint
-    assert own.documents.kl.tolist() == alone.scores.documents.kl.tolist()
+    scores = results.runs["one"].scores
+    assert scores.quantized.fingerprint == alone.scores.quantized.fingerprint
+    assert scores.documents.kl.tolist() == alone.scores.documents.kl.tolist()
 
-    travelled = pickle.loads(pickle.dumps(found.runs["one"]))
-    assert travelled.scores.as_bytes() == own.as_bytes()
-    assert travelled.report.content == found.runs["one"].report.content
+    travelled = pickle.loads(pickle.dumps(results.runs["one"]))
+    assert travelled.scores.as_bytes() == scores.as_bytes()
+    assert travelled.report.content == results.runs["one"].report.content
 
     done.clear()
     again = run_many(
         models, out=tmp_path / "runs", **QUICK, finished=lambda what, seconds: done.append((what, seconds))
     )
     assert ("two: scores.json", None) in done  # nothing is done twice
-    assert again.runs["two"].scores.as_bytes() == found.runs["two"].scores.as_bytes()
+    assert again.runs["two"].scores.as_bytes() == results.runs["two"].scores.as_bytes()
 
 
 def test_one_that_fails_does_not_stop_the_others(models, tmp_path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "letter.txt").write_text("of someone else")
-    found = run_many(models, out=tmp_path, **QUICK)
-    assert list(found.runs) == ["two"]
-    assert "is not empty and has no run in it" in str(found.failed["one"])
-    assert runs_data(found)["failed"] == {"one": str(found.failed["one"])}
+    results = run_many(models, out=tmp_path, **QUICK)
+    assert list(results.runs) == ["two"]
+    assert "is not empty and has no run in it" in str(results.failed["one"])
+    assert runs_data(results)["failed"] == {"one": str(results.failed["one"])}
 
 
 def test_one_model_is_run_in_the_directory_itself_and_its_error_is_raised(tmp_path) -> None:
@@ -73,9 +73,9 @@ def test_one_model_is_run_in_the_directory_itself_and_its_error_is_raised(tmp_pa
 def test_directories_that_cannot_be(tmp_path) -> None:
     with pytest.raises(InputError, match="models is empty"):
         run_directories([], tmp_path)
-    same = [tmp_path / each / "model" for each in "ab"]
-    for each in same:
-        each.mkdir(parents=True)
+    same = [tmp_path / parent / "model" for parent in "ab"]
+    for directory in same:
+        directory.mkdir(parents=True)
     with pytest.raises(InputError, match=r"a/model and .*b/model would both be written to .*model"):
         run_directories(list(map(str, same)), tmp_path)
     (tmp_path / "run.json").write_text("{}")

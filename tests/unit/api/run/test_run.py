@@ -30,10 +30,10 @@ def alive() -> Iterator[list[int]]:
     load, loaded, counts = Checkpoint.load, [], []
 
     def spy(self: Checkpoint, *args: object, **where: str) -> object:
-        counts.append(sum(each() is not None for each in loaded))
-        found = load(self, *args, **where)
-        loaded.append(weakref.ref(found))
-        return found
+        counts.append(sum(model_ref() is not None for model_ref in loaded))
+        loaded_model = load(self, *args, **where)
+        loaded.append(weakref.ref(loaded_model))
+        return loaded_model
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoint, "load", spy)
@@ -41,23 +41,25 @@ def alive() -> Iterator[list[int]]:
 
 
 def test_the_directory_holds_everything(whole, model) -> None:
-    found = {str(each.relative_to(whole.directory)) for each in whole.directory.rglob("*") if each.is_file()}
+    files = {str(path.relative_to(whole.directory)) for path in whole.directory.rglob("*") if path.is_file()}
     reports = {"report.html", "report.md", "report.json"}
     expected = {"run.json", "audit.json", "audit.safetensors", "sweep.json", *SCORES, *reports}
-    assert {name for name in found if not name.startswith("model/")} == expected
-    said = json.loads((whole.directory / "run.json").read_text())
+    assert {name for name in files if not name.startswith("model/")} == expected
+    record = json.loads((whole.directory / "run.json").read_text())
     source = Checkpoint(model)
-    assert (said["schema"], said["policy"], said["fingerprint"]) == ("fairbits.run/1", "gptq", source.fingerprint)
-    assert said["settings"] | {"bits": 4, "seed": 0, "widths": [3], "tokens": 64} == said["settings"]
-    assert [each["name"] for each in said["baselines"]] == ["rtn", "gptq:mix=english"] == list(whole.baselines)
-    assert all((whole.directory / each["scores"]).is_file() for each in said["baselines"])
-    assert set(said["hashes"]) == {"calibration", "evaluation"}
-    assert said["written"] == Checkpoint(whole.directory / "model").fingerprint == whole.scores.quantized.fingerprint
+    assert (record["schema"], record["policy"], record["fingerprint"]) == ("fairbits.run/1", "gptq", source.fingerprint)
+    assert record["settings"] | {"bits": 4, "seed": 0, "widths": [3], "tokens": 64} == record["settings"]
     assert (
-        said["versions"] | {"torch": torch.__version__, "torch threads": str(torch.get_num_threads())}
-        == (said["versions"])
+        [baseline["name"] for baseline in record["baselines"]] == ["rtn", "gptq:mix=english"] == list(whole.baselines)
     )
-    assert {"fairbits", "Python", "transformers", "compressed-tensors", "numpy"} <= set(said["versions"])
+    assert all((whole.directory / baseline["scores"]).is_file() for baseline in record["baselines"])
+    assert set(record["hashes"]) == {"calibration", "evaluation"}
+    assert record["written"] == Checkpoint(whole.directory / "model").fingerprint == whole.scores.quantized.fingerprint
+    assert (
+        record["versions"] | {"torch": torch.__version__, "torch threads": str(torch.get_num_threads())}
+        == (record["versions"])
+    )
+    assert {"fairbits", "Python", "transformers", "compressed-tensors", "numpy"} <= set(record["versions"])
 
 
 def test_scores_are_those_of_the_written_model(whole, model, small) -> None:
@@ -82,13 +84,13 @@ def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
 
 def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_path, small) -> None:
     options = small | {"languages": ["fra", "heb"], "widths": (3, 8), "group": "tensor"}
-    found = run(model, out=tmp_path / "run", policy="mixed:rounding=nearest", baselines=[], **options)
-    width, audited = found.notes
+    finished = run(model, out=tmp_path / "run", policy="mixed:rounding=nearest", baselines=[], **options)
+    width, audited = finished.notes
     assert width.startswith("not measured: mixed:rounding=nearest at 8 bits: ")
     assert "per channel" in audited
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["scheme"]["group"] is None
     assert list(json.loads((tmp_path / "run" / "sweep.json").read_text())["sizes"]) == ["3", "4"]
-    assert "gptq" not in shown(render_tables(run_tables(found)))  # there is nothing to compare with
+    assert "gptq" not in shown(render_tables(run_tables(finished)))  # there is nothing to compare with
 
 
 @pytest.mark.parametrize(
@@ -102,16 +104,16 @@ def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_pa
     ],
 )
 def test_the_usual_baselines(policy, languages, own_text, expected) -> None:
-    found = usual_baselines(variant(policy), udhr(languages), enough_english=own_text)
-    assert [each.name for each in found] == expected
+    baselines = usual_baselines(variant(policy), udhr(languages), enough_english=own_text)
+    assert [baseline.name for baseline in baselines] == expected
 
 
 def test_names_of_files_are_safe_and_short() -> None:
     assert file_name("gptq:mix=eng=2+fra=1") == "gptq-mix-eng-2+fra-1"
     assert "/" not in file_name("gptq:mix=../x")
     long = [f"gptq:mix={'+'.join(f'{code}={weight}' for code in ('eng', 'fra') * 40)}" for weight in (1, 2)]
-    assert len({file_name(each) for each in long}) == 2
-    assert all(len(file_name(each)) < 100 for each in long)
+    assert len({file_name(name) for name in long}) == 2
+    assert all(len(file_name(name)) < 100 for name in long)
 
 
 @pytest.mark.long
@@ -148,16 +150,16 @@ def test_the_table_has_the_worst_language_first_and_fits(whole) -> None:
 
 
 def test_the_mark_follows_the_paired_contrast(whole) -> None:
-    found = whole.scores.contrast(whole.baselines["rtn"])
+    contrast = whole.scores.contrast(whole.baselines["rtn"])
     other = FinishedRun(
         whole.directory, "gptq", whole.scores, {"rtn": whole.baselines["rtn"]}, whole.report, whole.notes
     )
     printed = shown(render_tables(run_tables(other))).split("better, worse:")[0]  # the legend
-    for code, difference in found.differences.items():
+    for code, difference in contrast.differences.items():
         (line,) = (line for line in printed.splitlines() if code in line)
-        mark = ("better" if difference.value < 0 else "worse") if found.p_holm[code] < 0.05 else code
+        mark = ("better" if difference.value < 0 else "worse") if contrast.p_holm[code] < 0.05 else code
         assert mark in line
-    sure = [code for code, p in found.p_holm.items() if p < 0.05]
+    sure = [code for code, p in contrast.p_holm.items() if p < 0.05]
     assert sum(line.rstrip().endswith(("better", "worse")) for line in printed.splitlines()) == len(sure)
 
 
@@ -166,9 +168,9 @@ def test_what_comes_next(whole, small) -> None:
     assert page == f"report: {whole.directory / 'report.html'}"
     assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-worst LIMIT"
     worst, estimate = whole.scores.frame().worst()
-    said = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
-    assert f"{estimate.value:.2g} bits per byte" in said
-    assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in said
+    advice = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
+    assert f"{estimate.value:.2g} bits per byte" in advice
+    assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in advice
     data = json.loads(json.dumps(run_data(whole)))
     assert data["report"] == str(whole.page)
     assert data["headline"]["worst"]["after"]["language"] in small["languages"]

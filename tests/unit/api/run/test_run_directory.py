@@ -55,27 +55,29 @@ def test_the_same_call_makes_only_the_report_again(whole, model, monkeypatch, sm
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # a GPU that has come since changes nothing
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     results = whole.directory.rglob("*")
-    files = [each for each in results if each.is_file() and not each.name.startswith("report")]
-    before = {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in files}
-    told: list[tuple[str, float | None]] = []
+    files = [path for path in results if path.is_file() and not path.name.startswith("report")]
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+    stages: list[tuple[str, float | None]] = []
 
     def nothing(what: str, *_: int) -> None:
         raise AssertionError(f"{what}: nothing may be done again")
 
-    again = run(model, out=whole.directory, **small, progress=nothing, finished=lambda what, s: told.append((what, s)))
-    assert [what for what, seconds in told if seconds is None] == list(STAGES)
-    assert [what for what, seconds in told if seconds is not None] == ["report.html"]
-    assert {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in files} == before
+    again = run(
+        model, out=whole.directory, **small, progress=nothing, finished=lambda what, s: stages.append((what, s))
+    )
+    assert [what for what, seconds in stages if seconds is None] == list(STAGES)
+    assert [what for what, seconds in stages if seconds is not None] == ["report.html"]
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files} == before
     assert columns(again.scores) == columns(whole.scores)
 
 
 @pytest.mark.long
 def test_an_interruption_after_any_stage_changes_nothing(whole, model, tmp_path, small) -> None:
-    made: list[str] = []
+    stages: list[str] = []
 
     def stop(what: str, seconds: float | None) -> None:
         if seconds is not None:
-            made.append(what)
+            stages.append(what)
             if what == moment:
                 raise KeyboardInterrupt
 
@@ -84,13 +86,13 @@ def test_an_interruption_after_any_stage_changes_nothing(whole, model, tmp_path,
         with pytest.raises(KeyboardInterrupt):
             run(model, out=tmp_path / "run", **small, finished=stop)
     run(model, out=tmp_path / "run", **small, finished=stop)
-    assert [what for what in made if what != "answers of the reference"] == [*STAGES, "report.html"]  # nothing twice
+    assert [what for what in stages if what != "answers of the reference"] == [*STAGES, "report.html"]  # nothing twice
     assert_same(whole.directory, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["notes"] == []
 
 
 KILLED = """
-import json, os, signal, sys
+import json, os, pathlib, signal, sys, time
 from fairbits.api.run import run
 
 model, out, settings, *moments = sys.argv[1:]
@@ -99,6 +101,8 @@ for moment in moments:
     if (child := os.fork()) == 0:
         def die(what, done, total=None):
             if what == moment and (total is None or 2 * done > total):
+                while total is not None and not any(pathlib.Path(out).glob(".model.partial/model/*.safetensors")):
+                    time.sleep(0.01)  # another thread writes the blocks
                 os.kill(os.getpid(), signal.SIGKILL)
 
         run(model, out=out, **json.loads(settings), progress=die, finished=die)
@@ -132,7 +136,7 @@ def test_a_run_that_was_killed_while_it_wrote_its_first_file_begins_anew(model, 
 
     with pytest.raises(KeyboardInterrupt):
         run(model, out=tmp_path, **small, progress=stop)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
 
 @pytest.mark.long
@@ -143,8 +147,8 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small
     for name in ("audit.json", "baselines/rtn.json"):
         (out / name).write_text("{")
     (out / "widths" / "3.json").unlink()  # what is missing is no damage
-    found = run(model, out=out, **small)
-    assert [note.split(": ")[0] for note in found.notes] == [
+    rerun = run(model, out=out, **small)
+    assert [note.split(": ")[0] for note in rerun.notes] == [
         "audit.json was made again",
         "model was made again",
         "the model that was found there is now model.damaged-2",
@@ -152,7 +156,7 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small
     ]
     assert Checkpoint(out / "model.damaged-2").fingerprint != whole.scores.quantized.fingerprint
     assert_same(whole.directory, out)
-    assert json.loads((out / "run.json").read_text())["notes"] == list(found.notes)
+    assert json.loads((out / "run.json").read_text())["notes"] == list(rerun.notes)
     assert "audit.json was made again" in (out / "report.json").read_text()
 
 
@@ -164,14 +168,14 @@ def test_scores_of_something_else_are_measured_again_and_the_model_stays(whole, 
     english = json.loads((out / "baselines" / "gptq-mix-english.json").read_text())
     english["quantized"]["fingerprint"] = "0" * 64  # a plan with other settings and the same name
     (out / "baselines" / "gptq-mix-english.json").write_text(json.dumps(english))
-    shards = {each: each.stat().st_ino for each in (out / "model").iterdir()}
-    found = run(model, out=out, **small)
-    assert [(note.split()[0], note.split("scores of ")[1]) for note in found.notes] == [
+    shards = {path: path.stat().st_ino for path in (out / "model").iterdir()}
+    rerun = run(model, out=out, **small)
+    assert [(note.split()[0], note.split("scores of ")[1]) for note in rerun.notes] == [
         ("scores.json", f"{model}, gptq:mix=english, 4 bits, not of what it is for"),
         ("baselines/rtn.json", f"{model}, gptq, 3 bits, not of what it is for"),
         ("baselines/gptq-mix-english.json", f"{model}, gptq:mix=english, 4 bits, not of what it is for"),
     ]
-    assert {each: each.stat().st_ino for each in (out / "model").iterdir()} == shards
+    assert {path: path.stat().st_ino for path in (out / "model").iterdir()} == shards
     assert_same(whole.directory, out)
 
 
@@ -204,8 +208,8 @@ def test_a_sweep_of_something_else_is_made_again(whole, model, tmp_path, changes
     out = copied(whole, tmp_path)
     swept = json.loads((out / "sweep.json").read_text())
     (out / "sweep.json").write_text(json.dumps(swept | changes))
-    found = run(model, out=out, **small)
-    assert [note.split(": ")[0] for note in found.notes] == ["sweep.json was made again"]
+    rerun = run(model, out=out, **small)
+    assert [note.split(": ")[0] for note in rerun.notes] == ["sweep.json was made again"]
     assert (out / "sweep.json").read_bytes() == (whole.directory / "sweep.json").read_bytes()
 
 
@@ -250,9 +254,9 @@ def test_a_link_to_a_model_is_refused_and_links_to_reports_are_not_followed(whol
 
 def test_other_versions_are_noted(whole, model, tmp_path, small) -> None:
     out = copied(whole, tmp_path)
-    said = json.loads((out / "run.json").read_text())
-    said["versions"] |= {"torch": "1.0", "torch threads": "999"}
-    (out / "run.json").write_text(json.dumps(said))
+    record = json.loads((out / "run.json").read_text())
+    record["versions"] |= {"torch": "1.0", "torch threads": "999"}
+    (out / "run.json").write_text(json.dumps(record))
     (note,) = run(model, out=out, **small).notes
     threads = torch.get_num_threads()
     assert note == (

@@ -28,9 +28,9 @@ def test_another_run_needs_another_directory(whole, model, changes, message, sma
 def test_another_model_and_other_text_need_another_directory(whole, model, reading_model, tmp_path, small) -> None:
     with pytest.raises(InputError, match=r"model .*five.* there, .*qwen2"):
         run(reading_model("qwen2"), out=whole.directory, **small)
-    said = json.loads((whole.directory / "run.json").read_text())
-    said["hashes"]["evaluation"]["heb_Hebr"] = "0" * 64
-    (tmp_path / "run.json").write_text(json.dumps(said))
+    record = json.loads((whole.directory / "run.json").read_text())
+    record["hashes"]["evaluation"]["heb_Hebr"] = "0" * 64
+    (tmp_path / "run.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match="has a run with other settings: other text"):
         run(model, out=tmp_path, **small)
     (tmp_path / "run.json").write_text("{")
@@ -44,7 +44,7 @@ def test_a_directory_of_others_is_left_alone(model, tmp_path, small) -> None:
         run(model, out=tmp_path, **small)
     with pytest.raises(InputError, match="is not a directory"):
         run(model, out=tmp_path / "mine", **small)
-    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize(

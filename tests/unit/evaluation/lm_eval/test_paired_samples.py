@@ -16,22 +16,22 @@ def paired(lm_eval_run, before, after, **settings):
 
 def test_items_are_paired_by_their_document(lm_eval_run, lm_eval_sample) -> None:
     turned = [lm_eval_sample(i, {"acc": AFTER[i]}) for i in reversed(range(6))]
-    found = paired(lm_eval_run, {"xnli_de": BEFORE, "xnli_fr": BEFORE}, {"xnli_de": turned, "xnli_fr": BEFORE})
-    assert found.right_or_wrong
-    assert isinstance(found.frame, OutcomeFrame)
-    assert found.frame.changes == {"deu_Latn": (2, 1), "fra_Latn": (0, 0)}
-    assert found.scores == {"deu_Latn": (4 / 6, 3 / 6), "fra_Latn": (4 / 6, 4 / 6)}
-    assert set(found.item.tolist()) == {f"xnli_*:{i}" for i in range(6)}  # translations share their ids
-    assert found.notes == ()
+    samples = paired(lm_eval_run, {"xnli_de": BEFORE, "xnli_fr": BEFORE}, {"xnli_de": turned, "xnli_fr": BEFORE})
+    assert samples.right_or_wrong
+    assert isinstance(samples.frame, OutcomeFrame)
+    assert samples.frame.changes == {"deu_Latn": (2, 1), "fra_Latn": (0, 0)}
+    assert samples.scores == {"deu_Latn": (4 / 6, 3 / 6), "fra_Latn": (4 / 6, 4 / 6)}
+    assert set(samples.item.tolist()) == {f"xnli_*:{i}" for i in range(6)}  # translations share their ids
+    assert samples.notes == ()
 
 
 def test_several_tasks_of_a_language_are_pooled(lm_eval_run) -> None:
     before = {"xnli_de": BEFORE, "mgsm_direct_de": BEFORE, "xnli_fr": BEFORE}
     after = {**before, "xnli_de": AFTER}
-    found = paired(lm_eval_run, before, after)
-    assert found.tasks == {"deu_Latn": ("mgsm_direct_de", "xnli_de"), "fra_Latn": ("xnli_fr",)}
-    assert found.frame.by_language()["deu_Latn"].n == 12
-    assert "their items are pooled with equal weight (deu_Latn: mgsm_direct_de, xnli_de)" in found.notes[0]
+    samples = paired(lm_eval_run, before, after)
+    assert samples.tasks == {"deu_Latn": ("mgsm_direct_de", "xnli_de"), "fra_Latn": ("xnli_fr",)}
+    assert samples.frame.by_language()["deu_Latn"].n == 12
+    assert "their items are pooled with equal weight (deu_Latn: mgsm_direct_de, xnli_de)" in samples.notes[0]
     alone = paired(lm_eval_run, before, after, tasks="xnli_*")
     assert alone.frame.by_language()["deu_Latn"].n == 6
 
@@ -44,9 +44,9 @@ def test_two_names_of_one_language_do_not_clash(lm_eval_run) -> None:
 def test_other_scores_are_resampled(lm_eval_run) -> None:
     rng = np.random.default_rng(0)
     before, after = rng.random((2, 30)).tolist()
-    found = paired(lm_eval_run, {"xnli_de": before}, {"xnli_de": after})
-    assert type(found.frame) is LanguageFrame
-    assert found.frame.by_language()["deu_Latn"].value == pytest.approx(np.mean(before) - np.mean(after))
+    samples = paired(lm_eval_run, {"xnli_de": before}, {"xnli_de": after})
+    assert type(samples.frame) is LanguageFrame
+    assert samples.frame.by_language()["deu_Latn"].value == pytest.approx(np.mean(before) - np.mean(after))
 
 
 def test_bits_per_byte_are_sums_and_worse_if_higher(lm_eval_run) -> None:
@@ -54,13 +54,13 @@ def test_bits_per_byte_are_sums_and_worse_if_higher(lm_eval_run) -> None:
         lm_eval_run(name, {"bits_fra_Latn": [[-10.0 * times - i % 4, 20] for i in range(9)]}, metric="bits_per_byte")
         for name, times in (("before", 1), ("after", 2))
     ]
-    found = pair_samples(*runs)
-    assert (found.metric.name, found.metric.higher_is_better, found.frame.unit) == (
+    samples = pair_samples(*runs)
+    assert (samples.metric.name, samples.metric.higher_is_better, samples.frame.unit) == (
         "bits_per_byte",
         False,
         "bits_per_byte",
     )
-    assert found.frame.by_language()["fra_Latn"].value == pytest.approx(0.5 / np.log(2))
+    assert samples.frame.by_language()["fra_Latn"].value == pytest.approx(0.5 / np.log(2))
 
 
 METRICS = {"acc": 1.0, "acc_norm": 0.0, "exact_match": 1.0}
@@ -107,8 +107,8 @@ def test_tasks_without_a_common_metric_are_refused(lm_eval_run, lm_eval_sample) 
 
 
 def test_results_say_which_direction_is_better(lm_eval_run) -> None:
-    known = {"higher_is_better": {"xnli_de": {"oddity": False}}}
-    runs = [lm_eval_run(name, {"xnli_de": BEFORE}, metric="oddity", **known) for name in ("before", "after")]
+    lower_is_better = {"higher_is_better": {"xnli_de": {"oddity": False}}}
+    runs = [lm_eval_run(name, {"xnli_de": BEFORE}, metric="oddity", **lower_is_better) for name in ("before", "after")]
     assert not pair_samples(*runs).metric.higher_is_better
     unknown = {"higher_is_better": {"xnli_de": {"oddity": None}}}
     runs = [lm_eval_run(name, {"xnli_de": [1, 0]}, metric="oddity", **unknown) for name in ("before", "after")]

@@ -10,25 +10,25 @@ from fairbits.evaluation.lm_eval.sample_files import find_run, read_samples
 def read(tmp_path, lm_eval_sample):
     """Returns a function that reads lines: numbers are the scores of good ones."""
 
-    def lines(*given, end: bytes = b""):
+    def lines(*entries, end: bytes = b""):
         path = tmp_path / "samples.jsonl"
-        made = [
-            each
-            if isinstance(each, bytes)
-            else json.dumps(each if isinstance(each, dict) else lm_eval_sample(i, {"acc": each})).encode()
-            for i, each in enumerate(given)
+        encoded = [
+            entry
+            if isinstance(entry, bytes)
+            else json.dumps(entry if isinstance(entry, dict) else lm_eval_sample(i, {"acc": entry})).encode()
+            for i, entry in enumerate(entries)
         ]
-        path.write_bytes(b"".join(each + b"\n" for each in made) + end)
+        path.write_bytes(b"".join(line + b"\n" for line in encoded) + end)
         return read_samples("xnli_de", path)
 
     return lines
 
 
 def test_scores_and_hashes_are_read(read) -> None:
-    found = read(1.0, 0.0, True, end=b"\n \n")
-    assert found.metrics == {"none": ["acc"]}
-    assert found.values("none", "acc") == {0: 1.0, 1: 0.0, 2: 1.0}
-    assert found.filters["none"][1][0] == (f"{1:064x}",) * 3
+    samples = read(1.0, 0.0, True, end=b"\n \n")
+    assert samples.metrics == {"none": ["acc"]}
+    assert samples.values("none", "acc") == {0: 1.0, 1: 0.0, 2: 1.0}
+    assert samples.filters["none"][1][0] == (f"{1:064x}",) * 3
 
 
 def test_a_line_in_another_order_is_read_as_a_whole(read, lm_eval_sample) -> None:
@@ -39,12 +39,12 @@ def test_a_line_in_another_order_is_read_as_a_whole(read, lm_eval_sample) -> Non
 
 def test_ends_of_lines_that_were_seen_before_are_read_like_others(read, lm_eval_sample, monkeypatch) -> None:
     scores = [i % 3 / 2 for i in range(60)]
-    lines = [lm_eval_sample(i, {"acc": each, "f1": 1 - each}) for i, each in enumerate(scores)]
-    found = read(*lines)
+    lines = [lm_eval_sample(i, {"acc": score, "f1": 1 - score}) for i, score in enumerate(scores)]
+    samples = read(*lines)
     monkeypatch.setattr("fairbits.evaluation.lm_eval.sample_files.KNOWN", 0)
-    assert found == read(*lines)
-    assert found.values("none", "f1") == {i: 1 - each for i, each in enumerate(scores)}
-    assert found.filters["none"][59][0] == (f"{59:064x}",) * 3
+    assert samples == read(*lines)
+    assert samples.values("none", "f1") == {i: 1 - score for i, score in enumerate(scores)}
+    assert samples.filters["none"][59][0] == (f"{59:064x}",) * 3
 
 
 def test_an_end_that_lacks_something_is_not_taken_for_the_whole_line(read, lm_eval_sample) -> None:
@@ -56,13 +56,15 @@ def test_an_end_that_lacks_something_is_not_taken_for_the_whole_line(read, lm_ev
         lines.append(
             {"doc_id": i, **chosen, **{name: line[name] for name in line if name not in ("doc_id", "metrics")}}
         )
-    found = read(*lines).filters["none"]
-    assert [list(scores) for _, scores in found.values()] == [["acc"], ["f1"]] * 25
+    documents = read(*lines).filters["none"]
+    assert [list(scores) for _, scores in documents.values()] == [["acc"], ["f1"]] * 25
 
 
 def test_answers_may_have_several_filters(read, lm_eval_sample) -> None:
-    found = read(*(lm_eval_sample(i, {"exact_match": i}, filter=name) for name in ("strict", "loose") for i in (0, 1)))
-    assert found.metrics == {"strict": ["exact_match"], "loose": ["exact_match"]}
+    samples = read(
+        *(lm_eval_sample(i, {"exact_match": i}, filter=name) for name in ("strict", "loose") for i in (0, 1))
+    )
+    assert samples.metrics == {"strict": ["exact_match"], "loose": ["exact_match"]}
 
 
 @pytest.mark.parametrize(
@@ -115,9 +117,9 @@ def test_an_item_that_occurs_twice_is_refused(read, lm_eval_sample) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", None, [1.0, float("nan")], [1, 2, 3]])
 def test_a_score_that_is_no_number_is_refused(read, value) -> None:
-    found = read(1.0, value)
+    samples = read(1.0, value)
     with pytest.raises(InputError, match=r"acc in .*: document 1(\.1)? is .*; it must be .*; choose another --metric"):
-        found.values("none", "acc")
+        samples.values("none", "acc")
 
 
 def test_a_key_that_is_there_twice_is_refused(read, lm_eval_sample) -> None:

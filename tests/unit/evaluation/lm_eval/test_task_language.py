@@ -41,19 +41,19 @@ def test_families_of_translated_tasks() -> None:
 
 def test_languages_may_be_given_by_name_or_pattern() -> None:
     tasks = ["xwinograd_jp", "include_chinese_a", "include_chinese_b", "xnli_de"]
-    found = task_languages(tasks, {"xwinograd_jp": "Japanese", "include_chinese_*": "zho_Hans"})
-    assert list(found.values()) == ["jpn_Jpan", "zho_Hans", "zho_Hans", "deu_Latn"]
+    languages = task_languages(tasks, {"xwinograd_jp": "Japanese", "include_chinese_*": "zho_Hans"})
+    assert list(languages.values()) == ["jpn_Jpan", "zho_Hans", "zho_Hans", "deu_Latn"]
     assert task_languages(["mine"], {"mine": "my-dialect"}) == {"mine": "my-dialect"}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("named", "message"),
     [
         ({}, "language of hellaswag, arc_easy is not clear .* --language-of hellaswag=eng"),
         ({"boolq": "eng"}, "names boolq, and no task matches it; the tasks are hellaswag, arc_easy"),
         ({"*": "eng lish"}, "language 'eng lish' is unknown"),
     ],
 )
-def test_unclear_languages_are_refused(given, message) -> None:
+def test_unclear_languages_are_refused(named, message) -> None:
     with pytest.raises(InputError, match=message):
-        task_languages(["hellaswag", "arc_easy"], given)
+        task_languages(["hellaswag", "arc_easy"], named)

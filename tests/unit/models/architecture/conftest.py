@@ -9,7 +9,7 @@ import torch
 import transformers as t
 
 from fairbits.models.architecture.architecture import Architecture
-from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.assemble import map_architecture
 
 Shapes = dict[str, tuple[int, ...]]
 

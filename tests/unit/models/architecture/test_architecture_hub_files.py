@@ -6,7 +6,7 @@ import pytest
 import transformers as t
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.assemble import map_architecture
 
 VOCAB = {"vocab_size": 8000, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # as in life: most of the weights
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}
@@ -75,11 +75,11 @@ def test_what_comes_with_the_weights_is_left_aside_and_said(name: str, described
     cls, config, prefix, extra = FILES[name]
     config, shapes = described(cls, config)
     old = {name.removeprefix(prefix): shape for name, shape in shapes.items()}
-    found = map_architecture(config, {**{name: shape for name, (shape, _) in extra.items()}, **old})
-    assert found.ignored == {name: reason for name, (_, reason) in extra.items()}
-    assert list(found.weights) == list(old)
-    assert all(weight.module.startswith(prefix) for weight in found.weights.values())
-    assert {weight.role for weight in found.weights.values()}.isdisjoint({"other"})
+    architecture = map_architecture(config, {**{name: shape for name, (shape, _) in extra.items()}, **old})
+    assert architecture.ignored == {name: reason for name, (_, reason) in extra.items()}
+    assert list(architecture.weights) == list(old)
+    assert all(weight.module.startswith(prefix) for weight in architecture.weights.values())
+    assert {weight.role for weight in architecture.weights.values()}.isdisjoint({"other"})
 
 
 def test_gains_of_old_norms_are_called_gamma(described: Any) -> None:
@@ -153,18 +153,18 @@ def test_buffers_that_the_model_needs_stay(described: Any) -> None:
     config = t.MarianConfig(**BART, **VOCAB, decoder_start_token_id=2, share_encoder_decoder_embeddings=False)
     config, shapes = described(t.MarianMTModel, config)
     computed = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    found = map_architecture(config, {name: shape for name, shape in shapes.items() if name not in computed})
-    assert found.weights["final_logits_bias"].role == "bias"
-    assert {n for n, w in found.weights.items() if w.role == "embedding"} == {
+    architecture = map_architecture(config, {name: shape for name, shape in shapes.items() if name not in computed})
+    assert architecture.weights["final_logits_bias"].role == "bias"
+    assert {n for n, w in architecture.weights.items() if w.role == "embedding"} == {
         "model.encoder.embed_tokens.weight",
         "model.decoder.embed_tokens.weight",
     }
-    assert found.head is found.weights["model.decoder.embed_tokens.weight"]
+    assert architecture.head is architecture.weights["model.decoder.embed_tokens.weight"]
 
 
 def test_learned_positions_are_given_the_tokens_and_are_no_embedding(described: Any) -> None:
-    found = map_architecture(*described(t.MBartForConditionalGeneration, t.MBartConfig(**BART, **VOCAB)))
-    positions = {n for n, w in found.weights.items() if w.role == "position"}
+    architecture = map_architecture(*described(t.MBartForConditionalGeneration, t.MBartConfig(**BART, **VOCAB)))
+    positions = {n for n, w in architecture.weights.items() if w.role == "position"}
     assert positions == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
 
 

@@ -9,7 +9,7 @@ from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Architecture
-from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.assemble import map_architecture
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}
@@ -63,10 +63,10 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_of_many_languages(name: str, described: Any) -> None:
     cls, config, n_blocks, stack, table, tied = FAMILIES[name]
-    found: Architecture = map_architecture(*described(cls, config))
-    assert (found.n_blocks, found.blocks[0].stack) == (n_blocks, stack)
-    assert {key.removesuffix(".weight"): value for key, value in found.tied.items() if "bias" not in key} == tied
-    linears = {n: w for n, w in found.blocks[0].linears.items() if w.expert is None}
+    architecture: Architecture = map_architecture(*described(cls, config))
+    assert (architecture.n_blocks, architecture.blocks[0].stack) == (n_blocks, stack)
+    assert {key.removesuffix(".weight"): value for key, value in architecture.tied.items() if "bias" not in key} == tied
+    linears = {n: w for n, w in architecture.blocks[0].linears.items() if w.expert is None}
     rows = [row.split(":") for row in table.split()]
     assert len(linears) == len(rows)
     for suffix, role, group in rows:
@@ -77,18 +77,18 @@ def test_families_of_many_languages(name: str, described: Any) -> None:
 
 def test_what_routes_and_what_activates_belongs_to_the_model(described: Any) -> None:
     glm = t.Glm4MoeConfig(**GROUPED, **GLM, head_dim=8, n_group=1, topk_group=1)
-    found = map_architecture(*described(t.Glm4MoeForCausalLM, glm))
-    assert found.weights["model.layers.0.mlp.gate.e_score_correction_bias"].role == "bias"
-    found = map_architecture(*described(t.ApertusForCausalLM, t.ApertusConfig(**GROUPED)))
-    assert found.weights["model.layers.0.mlp.act_fn.beta"].role == "other"
-    assert found.ignored == {}
+    architecture = map_architecture(*described(t.Glm4MoeForCausalLM, glm))
+    assert architecture.weights["model.layers.0.mlp.gate.e_score_correction_bias"].role == "bias"
+    architecture = map_architecture(*described(t.ApertusForCausalLM, t.ApertusConfig(**GROUPED)))
+    assert architecture.weights["model.layers.0.mlp.act_fn.beta"].role == "other"
+    assert architecture.ignored == {}
 
 
 @pytest.mark.parametrize(("intermediate", "hidden"), [(48, 32), (32, 64), (32, 32)])
 def test_experts_that_do_not_say_how_they_are_stored(intermediate: int, hidden: int, described: Any) -> None:
     """Llama 4 multiplies from the left, (in, out), and its module has no word on that."""
-    found = map_architecture(*described(t.Llama4ForCausalLM, llama4(intermediate, hidden=hidden)))
-    down, both = (found.weights[f"model.layers.1.feed_forward.experts.{n}_proj"] for n in ("down", "gate_up"))
+    architecture = map_architecture(*described(t.Llama4ForCausalLM, llama4(intermediate, hidden=hidden)))
+    down, both = (architecture.weights[f"model.layers.1.feed_forward.experts.{n}_proj"] for n in ("down", "gate_up"))
     assert (down.shape, down.transposed, down.stacked) == ((hidden, intermediate), True, 4)
     assert (both.shape, both.transposed, both.role) == ((2 * intermediate, hidden), True, "mlp_gate_up")
 
@@ -107,9 +107,9 @@ def llama4(intermediate: int, *, hidden: int) -> Any:
 
 def test_experts_stacked_in_the_file(described: Any) -> None:
     config = t.GptOssConfig(**GROUPED, head_dim=16, num_local_experts=4)
-    found = map_architecture(*described(t.GptOssForCausalLM, config))
-    down = found.weights["model.layers.0.mlp.experts.down_proj"]
-    both = found.weights["model.layers.0.mlp.experts.gate_up_proj"]
+    architecture = map_architecture(*described(t.GptOssForCausalLM, config))
+    down = architecture.weights["model.layers.0.mlp.experts.down_proj"]
+    both = architecture.weights["model.layers.0.mlp.experts.gate_up_proj"]
     assert (down.role, down.shape, down.transposed, down.stacked) == ("mlp_down", (32, 48), True, 4)
     assert (both.role, both.shape, both.transposed, both.stacked) == ("mlp_gate_up", (96, 32), True, 4)
     assert (both.sees, down.sees) == ("blocks.0.experts.mlp", "blocks.0.experts.mlp_down")
@@ -123,8 +123,8 @@ def test_parallel_attention_and_feed_forward_share_one_input(described: Any) -> 
 
 
 def test_gains_per_head_are_no_linear_map(described: Any) -> None:
-    found = map_architecture(*described(t.CohereForCausalLM, t.CohereConfig(**GROUPED, use_qk_norm=True)))
-    gain = found.weights["model.layers.0.self_attn.q_norm.weight"]
+    architecture = map_architecture(*described(t.CohereForCausalLM, t.CohereConfig(**GROUPED, use_qk_norm=True)))
+    gain = architecture.weights["model.layers.0.self_attn.q_norm.weight"]
     assert (gain.role, gain.shape, gain.linear) == ("norm", (4, 8), False)
 
 
@@ -138,8 +138,8 @@ def test_a_bottleneck_is_no_feed_forward_layer(described: Any) -> None:
 def test_an_attention_with_a_gate_of_its_own(described: Any) -> None:
     """The gate sees what q, k and v see and has the shape of the output projection."""
     config = t.MiniMaxConfig(**GROUPED, num_local_experts=4, layer_types=["full_attention", "linear_attention"])
-    found = map_architecture(*described(t.MiniMaxForCausalLM, config))
-    inside = {name.removeprefix("model.layers.1.self_attn."): w for name, w in found.blocks[1].linears.items()}
+    architecture = map_architecture(*described(t.MiniMaxForCausalLM, config))
+    inside = {name.removeprefix("model.layers.1.self_attn."): w for name, w in architecture.blocks[1].linears.items()}
     roles = {name: inside[f"{name}.weight"].role for name in ("qkv_proj", "output_gate", "out_proj")}
     assert roles == {"qkv_proj": "qkv", "output_gate": "projection", "out_proj": "attention_out"}
     assert inside["output_gate.weight"].sees == inside["qkv_proj.weight"].sees == "blocks.1.attention"
@@ -190,8 +190,8 @@ def test_a_narrow_map_steers(described: Any) -> None:
 
 def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
     config = small_config("deepseek_v4", "DeepseekV4ForCausalLM", vocabulary=64)
-    found = map_architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
-    linear = {each.module.removeprefix("model.layers.1.self_attn."): each.linear for each in found}
+    weights = map_architecture(*described(t.DeepseekV4ForCausalLM, config)).weights.values()
+    linear = {weight.module.removeprefix("model.layers.1.self_attn."): weight.linear for weight in weights}
     assert (linear["o_a_proj"], linear["o_b_proj"]) == (False, True)
 
 
@@ -199,8 +199,8 @@ def test_a_map_of_groups_of_features_is_no_linear_map(described: Any) -> None:
     ("family", "name"), [("encoder-decoder", "EncoderDecoderModel"), ("seamless_m4t", "SeamlessM4TForTextToText")]
 )
 def test_the_outermost_name_tells_encoder_and_decoder_apart(described: Any, family: str, name: str) -> None:
-    found = map_architecture(*described(getattr(t, name), small_config(family, name, vocabulary=96)))
-    assert [block.stack for block in found.blocks] == ["encoder", "encoder", "decoder", "decoder"]
+    architecture = map_architecture(*described(getattr(t, name), small_config(family, name, vocabulary=96)))
+    assert [block.stack for block in architecture.blocks] == ["encoder", "encoder", "decoder", "decoder"]
 
 
 def test_a_class_that_reads_padding_is_refused(described: Any) -> None:

@@ -6,7 +6,7 @@ import torch
 import transformers as t
 
 from fairbits.models.architecture.architecture import Weight
-from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.assemble import map_architecture
 
 TEXT = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
 TEXT |= {"intermediate_size": 48, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -15,13 +15,13 @@ VISION = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "
 
 def test_fused_tensors_say_which_rows_are_q_k_and_v(opened: Any) -> None:
     fused = [w for w in opened.map.weights.values() if w.role == "qkv"]
-    known = {"bloom": True, "gpt_neox": True, "gpt2": False, "phi3": False}  # interleaved by head?
-    if opened.config.model_type not in known:
+    interleaved = {"bloom": True, "gpt_neox": True, "gpt2": False, "phi3": False}  # interleaved by head?
+    if opened.config.model_type not in interleaved:
         assert not fused
         return
     for weight in fused:
         n_k = 16 if opened.config.model_type == "phi3" else 32
-        if known[opened.config.model_type]:
+        if interleaved[opened.config.model_type]:
             spans = [(role, range(s, s + 8)) for s, role in zip(range(0, 96, 8), "qkv" * 4, strict=True)]
         else:
             spans = [("q", range(32)), ("k", range(32, 32 + n_k)), ("v", range(32 + n_k, 32 + 2 * n_k))]
@@ -83,11 +83,11 @@ def test_images_of_gemma3_are_left_aside(save: Any, tmp_path: Any) -> None:
         mm_tokens_per_image=4,
         image_token_index=90,
     )
-    found = map_architecture(*save(t.Gemma3ForConditionalGeneration, config, tmp_path))
-    assert found.n_blocks == 2
-    assert {block.module for block in found.blocks} == {f"model.language_model.layers.{i}" for i in range(2)}
-    assert len(found.blocks[0].linears) == 7
-    aside = {n for n, w in found.weights.items() if w.role == "other"}
-    assert aside == {n for n in found.weights if n.startswith(("vision_tower.", "multi_modal_projector."))}
-    assert {found.weights[n].stack for n in aside} == {"other"}
-    assert found.tied == {"lm_head.weight": "language_model.model.embed_tokens.weight"}
+    architecture = map_architecture(*save(t.Gemma3ForConditionalGeneration, config, tmp_path))
+    assert architecture.n_blocks == 2
+    assert {block.module for block in architecture.blocks} == {f"model.language_model.layers.{i}" for i in range(2)}
+    assert len(architecture.blocks[0].linears) == 7
+    aside = {n for n, w in architecture.weights.items() if w.role == "other"}
+    assert aside == {n for n in architecture.weights if n.startswith(("vision_tower.", "multi_modal_projector."))}
+    assert {architecture.weights[n].stack for n in aside} == {"other"}
+    assert architecture.tied == {"lm_head.weight": "language_model.model.embed_tokens.weight"}

@@ -6,7 +6,7 @@ import pytest
 import transformers as t
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture_map import map_architecture
+from fairbits.models.architecture.assemble import map_architecture
 
 VOCAB = {"vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SIZE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48, **VOCAB}

@@ -47,47 +47,49 @@ def stacked(family: str, reading_model: Reading, tmp_path: Path) -> Checkpoint:
 
 @torch.no_grad()
 def logits(model: Any) -> torch.Tensor:
-    found: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
-    return found
+    output: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+    return output
 
 
 def test_a_file_that_stacks_experts_is_read_as_one_that_does_not(reading_model: Reading, tmp_path: Path) -> None:
     apart = reading_model("mixtral")
-    found = stacked_again(apart, tmp_path)
-    assert sum(len(info.shape) == 3 for info in found.files.values()) == 4
+    restacked = stacked_again(apart, tmp_path)
+    assert sum(len(info.shape) == 3 for info in restacked.files.values()) == 4
     experts = {name for name, weight in apart.architecture.weights.items() if weight.expert is not None}
-    assert experts == found.slices.keys()
+    assert experts == restacked.slices.keys()
     assert len(experts) == 2 * 3 * 3
     for name in experts:
-        assert found.tensors[name] == TensorInfo(
+        assert restacked.tensors[name] == TensorInfo(
             name, apart.tensors[name].shape, torch.float32, apart.tensors[name].nbytes
         )
-        assert torch.equal(found.read(name), apart.read(name))
-        assert found.architecture.weights[name] == apart.architecture.weights[name]
-    assert found.size_bytes == apart.size_bytes
+        assert torch.equal(restacked.read(name), apart.read(name))
+        assert restacked.architecture.weights[name] == apart.architecture.weights[name]
+    assert restacked.size_bytes == apart.size_bytes
 
 
 def test_experts_of_llama_4_are_turned(reading_model: Reading) -> None:
-    found = reading_model("llama4")
-    tensors = load_file(found.directory / "model.safetensors")
+    checkpoint = reading_model("llama4")
+    tensors = load_file(checkpoint.directory / "model.safetensors")
     path = "model.layers.1.feed_forward.experts"
     both, down = tensors[f"{path}.gate_up_proj"], tensors[f"{path}.down_proj"]
-    assert torch.equal(found.read(f"{path}.2.gate_proj.weight"), both[2].T[:48])
-    assert torch.equal(found.read(f"{path}.2.up_proj.weight"), both[2].T[48:])
-    assert torch.equal(found.read(f"{path}.1.down_proj.weight"), down[1].T)
-    assert found.read(f"{path}.1.down_proj.weight").is_contiguous()
-    weight = found.architecture.weights[f"{path}.1.down_proj.weight"]
+    assert torch.equal(checkpoint.read(f"{path}.2.gate_proj.weight"), both[2].T[:48])
+    assert torch.equal(checkpoint.read(f"{path}.2.up_proj.weight"), both[2].T[48:])
+    assert torch.equal(checkpoint.read(f"{path}.1.down_proj.weight"), down[1].T)
+    assert checkpoint.read(f"{path}.1.down_proj.weight").is_contiguous()
+    weight = checkpoint.architecture.weights[f"{path}.1.down_proj.weight"]
     assert (weight.role, weight.shape, weight.transposed, weight.expert) == ("mlp_down", (32, 48), False, 1)
-    own = found.slices[weight.name]
-    assert torch.equal(own.cut(read_tensor(own.place(found.files[own.stacked]))), down[1].T)
-    assert f"{path}.down_proj" not in found.tensors
+    expert_slice = checkpoint.slices[weight.name]
+    assert torch.equal(
+        expert_slice.cut(read_tensor(expert_slice.place(checkpoint.files[expert_slice.stacked]))), down[1].T
+    )
+    assert f"{path}.down_proj" not in checkpoint.tensors
 
 
 def test_the_fingerprint_is_that_of_the_file(reading_model: Reading, tmp_path: Path) -> None:
-    found = stacked_again(reading_model("mixtral"), tmp_path)
+    restacked = stacked_again(reading_model("mixtral"), tmp_path)
     before = Checkpoint(tmp_path).fingerprint  # before anything is told apart
-    assert found.tensors.keys() != found.files.keys()
-    assert found.fingerprint == before
+    assert restacked.tensors.keys() != restacked.files.keys()
+    assert restacked.fingerprint == before
 
 
 @pytest.mark.parametrize("family", ["llama4", "mixtral"])
@@ -139,13 +141,13 @@ def test_experts_without_names_of_their_own_stay_together(family: str, tmp_path:
     extra = {"head_dim": 8} if family == "gpt_oss" else {}
     sizes = {**SIZE, **extra, "num_key_value_heads": 2, "vocab_size": 50, "pad_token_id": 3, "eos_token_id": 2}
     cls(config(**sizes, num_local_experts=3, num_experts_per_tok=2)).save_pretrained(tmp_path)
-    found = Checkpoint(tmp_path)
-    assert not found.slices
-    plan = fb.plan(found, policy="rtn", bits=4, group=16)
+    checkpoint = Checkpoint(tmp_path)
+    assert not checkpoint.slices
+    plan = fb.plan(checkpoint, policy="rtn", bits=4, group=16)
     (note,) = [note for note in plan.notes if "expert tensors" in note]
     assert note.startswith("4 expert tensors are not quantized")
     assert f"{cls.__name__} in transformers has no names for single experts" in note
-    fb.quantize(found, plan, out=tmp_path / "packed")
+    fb.quantize(checkpoint, plan, out=tmp_path / "packed")
     packed = Checkpoint(tmp_path / "packed")
     ignored = [
         name[3:]
@@ -154,8 +156,8 @@ def test_experts_without_names_of_their_own_stay_together(family: str, tmp_path:
     ]
     module = {"gpt_oss": "mlp.experts", "granitemoe": "block_sparse_moe.experts.routed_experts"}[family]
     for block in range(SIZE["num_hidden_layers"]):  # as vLLM asks
-        assert any(re.match(each, f"model.layers.{block}.{module}.0.gate_proj") for each in ignored)
-        assert not any(re.match(each, f"model.layers.{block}.self_attn.q_proj") for each in ignored)
+        assert any(re.match(pattern, f"model.layers.{block}.{module}.0.gate_proj") for pattern in ignored)
+        assert not any(re.match(pattern, f"model.layers.{block}.self_attn.q_proj") for pattern in ignored)
     ids = torch.arange(4, 20)[None]
     loaded = cls.from_pretrained(packed.directory, dtype=torch.float32).eval()
     assert torch.allclose(loaded(ids).logits, packed.load()(ids).logits, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 import transformers as t
 
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.writer import QuantizedWriter
+from fairbits.models.io.checkpoint_writer import QuantizedWriter
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes, round_to_nearest
 from fairbits.models.scales.scheme import Scheme
@@ -35,10 +35,10 @@ Make = Callable[..., Checkpoint]
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Returns the function that gives a small random model of a family."""
-    made: dict[tuple[str, torch.dtype], Checkpoint] = {}
+    checkpoints: dict[tuple[str, torch.dtype], Checkpoint] = {}
 
     def make(family: str, dtype: torch.dtype = torch.float16) -> Checkpoint:
-        if (family, dtype) not in made:
+        if (family, dtype) not in checkpoints:
             cls, config = FAMILIES[family]
             torch.manual_seed(0)
             model = cls(config()).to(dtype)
@@ -47,8 +47,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
                     parameter.add_(0.1 * torch.randn_like(parameter))
             directory = tmp_path_factory.mktemp(family)
             model.save_pretrained(directory)
-            made[family, dtype] = Checkpoint(directory)
-        return made[family, dtype]
+            checkpoints[family, dtype] = Checkpoint(directory)
+        return checkpoints[family, dtype]
 
     t.logging.disable_progress_bar()
     return make
@@ -60,19 +60,19 @@ def linears_of_blocks(checkpoint: Checkpoint) -> list[str]:
 
 
 def round_all(checkpoint: Checkpoint, stored: dict[str, Scheme]) -> dict[str, Codes]:
-    made = {}
+    codes = {}
     for name, how in stored.items():
         W = checkpoint.read(name)
         blocks = W.float().reshape(W.shape[0], how.groups(W.shape[1]), -1)
         scales = (blocks.abs().amax(2) / (2 ** (how.bits - 1) - 0.5)).to(checkpoint.scale_dtype)
-        made[name] = round_to_nearest(W, scales, grid=Grid(how.bits, "twos"))
-    return made
+        codes[name] = round_to_nearest(W, scales, grid=Grid(how.bits, "twos"))
+    return codes
 
 
 def codes_by_block(checkpoint: Checkpoint, codes: dict[str, Codes]) -> dict[int | None, dict[str, Codes]]:
     blocks: dict[int | None, dict[str, Codes]] = {}
-    for name, each in codes.items():
-        blocks.setdefault(checkpoint.architecture.weights[name].block, {})[name] = each
+    for name, layer_codes in codes.items():
+        blocks.setdefault(checkpoint.architecture.weights[name].block, {})[name] = layer_codes
     return blocks
 
 
@@ -91,7 +91,7 @@ def no_word_of_the_libraries(caplog: pytest.LogCaptureFixture) -> Iterator[None]
     """A name that a loader cannot find, and the like, is said in the log."""
     yield
     assert [
-        each.getMessage() for each in caplog.get_records("call") if each.name.startswith("compressed_tensors")
+        record.getMessage() for record in caplog.get_records("call") if record.name.startswith("compressed_tensors")
     ] == []
 
 

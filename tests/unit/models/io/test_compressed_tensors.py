@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io import compressed_tensors as module
+from fairbits.models.io.checkpoint_writer import QuantizedWriter
 from fairbits.models.io.compressed_tensors import (
     check_storable,
     layer_bytes,
@@ -27,7 +28,6 @@ from fairbits.models.io.compressed_tensors import (
     read_packed,
     why_not_storable,
 )
-from fairbits.models.io.writer import QuantizedWriter
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -55,9 +55,9 @@ def test_packing_is_the_one_of_the_library(bits: int, columns: int) -> None:
     from compressed_tensors.compressors.pack_quantized import pack_to_int32
 
     codes = random_codes(bits, columns=columns).codes
-    found = pack_codes(codes, bits)
-    assert torch.equal(found, pack_to_int32(codes, bits))
-    assert found.is_contiguous()
+    packed = pack_codes(codes, bits)
+    assert torch.equal(packed, pack_to_int32(codes, bits))
+    assert packed.is_contiguous()
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -224,9 +224,9 @@ def test_configuration_is_valid_for_the_library(reading_model: Reading) -> None:
 
     llama = reading_model("llama")
     stored = dict.fromkeys(linears(llama), Scheme(4, 16)) | {"model.embed_tokens.weight": Scheme(8, "channel")}
-    made = quantization_config(llama, stored)
-    assert json.loads(json.dumps(made)) == made
-    read = QuantizationConfig.model_validate(copy.deepcopy(made))
+    config = quantization_config(llama, stored)
+    assert json.loads(json.dumps(config)) == config
+    read = QuantizationConfig.model_validate(copy.deepcopy(config))
     assert read.format == "mixed-precision"
     assert [group.weights.group_size for group in read.config_groups.values()] == [None, 16]
 
@@ -246,3 +246,77 @@ def test_a_configuration_that_the_library_refuses_stops_before_anything_is_writt
     with pytest.raises(InputError, match="compressed-tensors refuses the quantization_config that would be written"):
         QuantizedWriter(llama, tmp_path / "out", schemes=schemes, identity=IDENTITY)
     assert list(tmp_path.iterdir()) == []
+
+
+SHAPE = "transformer.h.{}.self_attention.query_key_value.weight_shape"
+
+
+@pytest.fixture
+def bloom(outer_blocks: Any, inside: Any, write: Any, tmp_path: Path) -> Path:
+    """Returns two embedded blocks in 4 bits."""
+    checkpoint = outer_blocks(2)
+    write(checkpoint, dict.fromkeys(inside(checkpoint), Scheme(4, 64)), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    return dict(json.loads(index.read_text())["weight_map"])
+
+
+def test_the_usual_index_has_everything_but_the_shapes_of_query_key_value(bloom: Path) -> None:
+    usual = weight_map(bloom / "model.safetensors.index.json")
+    complete = weight_map(bloom / "transformers.safetensors.index.json")
+    assert complete.keys() - usual.keys() == {SHAPE.format(0), SHAPE.format(1)}
+    assert complete.items() >= usual.items()
+    assert {name for name, file in complete.items() if file == "shapes.safetensors"} == complete.keys() - usual.keys()
+    assert load_file(bloom / "shapes.safetensors")[SHAPE.format(0)].tolist() == [768, 256]
+    for file in sorted(set(usual.values())):  # vLLM reads all that is in a file of the index
+        assert not any("query_key_value.weight_shape" in name for name in load_file(bloom / file))
+
+
+def test_transformers_and_fairbits_read_the_complete_index(bloom: Path) -> None:
+    assert json.loads((bloom / "config.json").read_text())["transformers_weights"].startswith("transformers.")
+    assert SHAPE.format(1) in Checkpoint(bloom).tensors
+    model = t.AutoModelForCausalLM.from_pretrained(bloom, dtype=torch.float32)
+    with torch.no_grad():
+        assert model(input_ids=torch.arange(8)[None]).logits.isfinite().all()
+
+
+def test_shapes_of_gpt_neox_lie_apart_too(make: Any, inside: Any, write: Any, tmp_path: Path) -> None:
+    neox = make("gpt_neox")
+    write(neox, dict.fromkeys(inside(neox), Scheme(4, "channel")), tmp_path / "out")
+    usual = weight_map(tmp_path / "out/model.safetensors.index.json")
+    extra = weight_map(tmp_path / "out/transformers.safetensors.index.json").keys() - usual.keys()
+    assert extra == {f"gpt_neox.layers.{block}.attention.query_key_value.weight_shape" for block in range(2)}
+
+
+def test_other_families_have_one_index(reading_model: Any, inside: Any, write: Any, tmp_path: Path) -> None:
+    llama = reading_model("llama")
+    write(llama, dict.fromkeys(inside(llama), Scheme(4, "channel")), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("*index*")] == ["model.safetensors.index.json"]
+    assert "transformers_weights" not in json.loads((tmp_path / "out/config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../elsewhere.safetensors", "next to it"),
+        ("weights.bin", "next to it"),
+        (3, "next to it"),
+        ("other.safetensors.index.json", "missing"),
+    ],
+)
+def test_weights_that_the_configuration_names_wrongly(bloom: Path, name: object, message: str) -> None:
+    config = json.loads((bloom / "config.json").read_text()) | {"transformers_weights": name}
+    (bloom / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=message):
+        Checkpoint(bloom)
+
+
+def test_a_single_file_that_the_configuration_names(reading_model: Any, tmp_path: Path) -> None:
+    source = reading_model("llama").directory
+    (tmp_path / "own.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    config = json.loads((source / "config.json").read_text()) | {"transformers_weights": "own.safetensors"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"another one, which transformers does not read")
+    assert Checkpoint(tmp_path).tensors.keys() == Checkpoint(source).tensors.keys()

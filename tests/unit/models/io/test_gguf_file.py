@@ -37,8 +37,8 @@ def test_a_quantized_file_is_dequantized_once_and_said_so(path: Path, tmp_path: 
     assert checkpoint.tokenizer()("a")["input_ids"][0] == 1  # the file asks for <s>
     assert not checkpoint.load().training
     moved = path.rename(tmp_path / "elsewhere.gguf")
-    made = checkpoint.directory.stat().st_mtime_ns
-    assert Checkpoint(moved).directory.stat().st_mtime_ns == made
+    modified_ns = checkpoint.directory.stat().st_mtime_ns
+    assert Checkpoint(moved).directory.stat().st_mtime_ns == modified_ns
 
 
 def test_a_file_in_full_precision_is_not_called_quantized(path: Path, write_gguf) -> None:
@@ -99,8 +99,10 @@ def test_a_damaged_header(content: bytes, message: str, path: Path) -> None:
 
 def tensor(*sides: int, stated: int | None = None, count: int = 1) -> bytes:
     """Returns a file with the description of one tensor, and nothing else."""
-    own = string(b"t") + struct.pack(f"<I{len(sides)}QIQ", len(sides) if stated is None else stated, *sides, 0, 0)
-    return struct.pack("<4sIQQ", b"GGUF", 3, count, 0) + own
+    description = string(b"t") + struct.pack(
+        f"<I{len(sides)}QIQ", len(sides) if stated is None else stated, *sides, 0, 0
+    )
+    return struct.pack("<4sIQQ", b"GGUF", 3, count, 0) + description
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_an_address_of_the_store_that_has_expired(hub, reading_model) -> None:
     hub.asked.clear()
     list(remote.stream())
     assert remote.fingerprint == local.fingerprint
-    assert any("/resolve/" in each for each in hub.asked)
+    assert any("/resolve/" in request for request in hub.asked)
     assert not hub.leaked
 
 

@@ -13,7 +13,7 @@ from fairbits.models.io.imatrix_file import Imatrix, Importance, merge_imatrices
 NAME = "blk.0.ffn_down.weight"
 
 
-def made(value: float, tokens: int, code: str, *, width: int = 4) -> Imatrix:
+def make_imatrix(value: float, tokens: int, code: str, *, width: int = 4) -> Imatrix:
     entry = Importance(value * np.arange(1.0, width + 1)[None], np.array([tokens]))
     return Imatrix({NAME: entry, "blk.0.attn_q.weight": entry}, (f"help: {code}",), 512, {code: 1.0}, "f" * 64)
 
@@ -31,16 +31,16 @@ def write(path: Path, tensors: dict[str, np.ndarray], kind: str = "imatrix") -> 
 
 
 def test_the_file_is_what_llama_cpp_loads(tmp_path: Path) -> None:
-    made(0.5, 1000, "eng_Latn").save(tmp_path / "i.gguf")
+    make_imatrix(0.5, 1000, "eng_Latn").save(tmp_path / "i.gguf")
     reader = gguf.GGUFReader(tmp_path / "i.gguf")
-    entries = {key: each.contents() for key, each in reader.fields.items()}
+    entries = {key: field.contents() for key, field in reader.fields.items()}
     assert entries["general.type"] == "imatrix"
     assert "general.architecture" not in entries  # llama-imatrix writes none
     assert entries["imatrix.datasets"] == ["help: eng_Latn"]
     assert (entries["imatrix.chunk_count"], entries["imatrix.chunk_size"]) == (2, 512)
     for key in ("imatrix.chunk_count", "imatrix.chunk_size"):
         assert reader.fields[key].types == [gguf.GGUFValueType.UINT32]
-    tensors = {each.name: each for each in reader.tensors}
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
     assert sorted(tensors) == sorted(
         f"{name}.{part}" for name in (NAME, "blk.0.attn_q.weight") for part in ("in_sum2", "counts")
     )
@@ -52,25 +52,25 @@ def test_the_file_is_what_llama_cpp_loads(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    wanted = made(0.5, 1000, "eng_Latn")
+    wanted = make_imatrix(0.5, 1000, "eng_Latn")
     wanted.save(tmp_path / "i.gguf")
-    found = read_imatrix(tmp_path / "i.gguf")
-    assert found.entries.keys() == wanted.entries.keys()
-    np.testing.assert_allclose(found.entries[NAME].mean, wanted.entries[NAME].mean, rtol=1e-7)
-    assert replace(found, entries={}).__dict__ == replace(wanted, entries={}).__dict__
-    assert found.tokens == 1000
+    imatrix = read_imatrix(tmp_path / "i.gguf")
+    assert imatrix.entries.keys() == wanted.entries.keys()
+    np.testing.assert_allclose(imatrix.entries[NAME].mean, wanted.entries[NAME].mean, rtol=1e-7)
+    assert replace(imatrix, entries={}).__dict__ == replace(wanted, entries={}).__dict__
+    assert imatrix.tokens == 1000
 
 
 def test_merging_weights_languages_and_not_tokens() -> None:
-    found = merge_imatrices([("e", made(1, 3000, "eng_Latn"), 1), ("f", made(4, 100, "fra_Latn"), 2)])
-    assert found.entries[NAME].mean[0].tolist() == [3.0, 6.0, 9.0, 12.0]  # (1 + 2 · 4) / 3
-    assert found.entries[NAME].counts.tolist() == [3100]
-    assert found.languages == pytest.approx({"eng_Latn": 1 / 3, "fra_Latn": 2 / 3})
-    assert found.datasets == ("help: eng_Latn", "help: fra_Latn")
+    merged = merge_imatrices([("e", make_imatrix(1, 3000, "eng_Latn"), 1), ("f", make_imatrix(4, 100, "fra_Latn"), 2)])
+    assert merged.entries[NAME].mean[0].tolist() == [3.0, 6.0, 9.0, 12.0]  # (1 + 2 · 4) / 3
+    assert merged.entries[NAME].counts.tolist() == [3100]
+    assert merged.languages == pytest.approx({"eng_Latn": 1 / 3, "fra_Latn": 2 / 3})
+    assert merged.datasets == ("help: eng_Latn", "help: fra_Latn")
 
 
 def test_merging_in_two_steps_is_merging_at_once() -> None:
-    e, f, h = (made(value, 10, code) for value, code in ((1, "eng"), (4, "fra"), (7, "heb")))
+    e, f, h = (make_imatrix(value, 10, code) for value, code in ((1, "eng"), (4, "fra"), (7, "heb")))
     at_once = merge_imatrices([("e", e, 1), ("f", f, 2), ("h", h, 3)])
     two_steps = merge_imatrices([("ef", merge_imatrices([("e", e, 1), ("f", f, 2)]), 3), ("h", h, 3)])
     np.testing.assert_allclose(at_once.entries[NAME].mean, two_steps.entries[NAME].mean)
@@ -80,25 +80,29 @@ def test_merging_in_two_steps_is_merging_at_once() -> None:
 def test_an_expert_without_tokens_gets_the_mean_of_the_others() -> None:
     experts = {NAME: Importance(np.array([[1.0, 1.0], [5.0, 5.0]]), np.array([10, 0]))}
     others = {NAME: Importance(np.array([[3.0, 3.0], [2.0, 4.0]]), np.array([10, 10]))}
-    found = merge_imatrices([("a", Imatrix(experts, (), 512), 1), ("b", Imatrix(others, (), 512), 1)])
-    assert found.entries[NAME].mean.tolist() == [[2.0, 2.0], [2.0, 4.0]]
-    assert found.languages == {}
+    merged = merge_imatrices([("a", Imatrix(experts, (), 512), 1), ("b", Imatrix(others, (), 512), 1)])
+    assert merged.entries[NAME].mean.tolist() == [[2.0, 2.0], [2.0, 4.0]]
+    assert merged.languages == {}
 
 
 @pytest.mark.parametrize(
     ("other", "weight", "message"),
     [
-        (made(1, 1, "fra"), 0, "the weight of b is 0"),
-        (made(1, 1, "fra"), -1, "the weight of b is -1"),
-        (made(1, 1, "fra"), float("nan"), "the weight of b is nan"),
-        (replace(made(1, 1, "fra"), fingerprint="e" * 64), 1, "a and b have different fingerprints"),
-        (replace(made(1, 1, "fra"), entries={NAME: made(1, 1, "fra").entries[NAME]}), 1, r"b lacks blk\.0\.attn_q"),
-        (made(1, 1, "fra", width=6), 1, "has 4 values in a and 6 in b"),
+        (make_imatrix(1, 1, "fra"), 0, "the weight of b is 0"),
+        (make_imatrix(1, 1, "fra"), -1, "the weight of b is -1"),
+        (make_imatrix(1, 1, "fra"), float("nan"), "the weight of b is nan"),
+        (replace(make_imatrix(1, 1, "fra"), fingerprint="e" * 64), 1, "a and b have different fingerprints"),
+        (
+            replace(make_imatrix(1, 1, "fra"), entries={NAME: make_imatrix(1, 1, "fra").entries[NAME]}),
+            1,
+            r"b lacks blk\.0\.attn_q",
+        ),
+        (make_imatrix(1, 1, "fra", width=6), 1, "has 4 values in a and 6 in b"),
     ],
 )
 def test_files_that_cannot_be_merged(other: Imatrix, weight: float, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        merge_imatrices([("a", made(1, 1, "eng"), 1), ("b", other, weight)])
+        merge_imatrices([("a", make_imatrix(1, 1, "eng"), 1), ("b", other, weight)])
 
 
 def test_nothing_to_merge() -> None:
@@ -129,7 +133,7 @@ def test_files_that_are_no_imatrix(tensors, kind, message, tmp_path: Path) -> No
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.95])
 def test_a_file_cut_short(share: float, tmp_path: Path) -> None:
     path = tmp_path / "i.gguf"
-    made(0.5, 1000, "eng_Latn").save(path)
+    make_imatrix(0.5, 1000, "eng_Latn").save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(InputError, match=r"i\.gguf is not a whole GGUF file .* llama-imatrix"):

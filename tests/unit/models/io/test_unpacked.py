@@ -26,9 +26,9 @@ def check_weights(checkpoint: UnpackedCheckpoint) -> None:
     streamed.load_head()
     for block in checkpoint.architecture.blocks:
         streamed.load_block(block, {})
-    found = streamed.model.state_dict()
-    assert found.keys() <= expected.keys()  # a loader keeps scales too
-    for name, tensor in found.items():
+    loaded = streamed.model.state_dict()
+    assert loaded.keys() <= expected.keys()  # a loader keeps scales too
+    for name, tensor in loaded.items():
         assert torch.equal(tensor, expected[name]), name
 
 
@@ -41,10 +41,10 @@ def test_weights_are_those_of_the_loader(
     chosen = SCHEMES[scheme]
     schemes = mixed(checkpoint) if chosen is None else dict.fromkeys(inside(checkpoint), chosen)
     write(checkpoint, schemes, tmp_path / "out")
-    found = UnpackedCheckpoint(Checkpoint(tmp_path / "out"))
+    unpacked = UnpackedCheckpoint(Checkpoint(tmp_path / "out"))
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    assert {name: info.shape for name, info in found.tensors.items()} == shapes
-    check_weights(found)
+    assert {name: info.shape for name, info in unpacked.tensors.items()} == shapes
+    check_weights(unpacked)
 
 
 @pytest.mark.parametrize("family", ["bloom", "llama"])  # with a tied head, and without

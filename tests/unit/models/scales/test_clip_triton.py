@@ -28,25 +28,25 @@ def fused(self, x, y, z):  # which Triton's interpreter rounds twice
 
 InterpreterBuilder.create_fma = fused
 from fairbits.models.scales.clip_triton import search_groups
-given = json.load(sys.stdin)
-W = torch.tensor(given["W"], dtype=getattr(torch, given["dtype"]))
-h = None if given["h"] is None else torch.tensor(given["h"], dtype=torch.float64)
-print(json.dumps([each.tolist() for each in search_groups(W, h, caps=tuple(given["caps"]))]))
+case = json.load(sys.stdin)
+W = torch.tensor(case["W"], dtype=getattr(torch, case["dtype"]))
+h = None if case["h"] is None else torch.tensor(case["h"], dtype=torch.float64)
+print(json.dumps([values.tolist() for values in search_groups(W, h, caps=tuple(case["caps"]))]))
 """
 
 
 def interpreted(W, h, grid, dtype="float32"):
     """Returns steps, errors and whether they are undone, as the interpreter finds them."""
-    given = {"W": W.tolist(), "h": None if h is None else h.tolist(), "caps": grid.caps, "dtype": dtype}
+    case = {"W": W.tolist(), "h": None if h is None else h.tolist(), "caps": grid.caps, "dtype": dtype}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT],
-        input=json.dumps(given),
+        input=json.dumps(case),
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return (np.array(each) for each in json.loads(done.stdout))
+    return (np.array(values) for values in json.loads(done.stdout))
 
 
 @pytest.mark.long

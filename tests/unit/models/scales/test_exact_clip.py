@@ -36,10 +36,10 @@ def grid(request):
 def kernel(W, h, *, caps):
     """Stands for Triton's: some groups are left undone."""
     kinds = {(3, 3): "symmetric", (3, 4): "twos"}
-    found = clip_blocks(W.numpy(), Grid(3, kinds[caps]), importance=None if h is None else np.resize(h, W.shape))
+    clipped = clip_blocks(W.numpy(), Grid(3, kinds[caps]), importance=None if h is None else np.resize(h, W.shape))
     undone = torch.arange(len(W)) % 5 == 1
     assert h is None or float(h.max()) <= 1
-    steps, errors = (torch.from_numpy(values[:, 0]) for values in (found.step, found.error))
+    steps, errors = (torch.from_numpy(values[:, 0]) for values in (clipped.step, clipped.error))
     return torch.where(undone, 0.0, steps), torch.where(undone, 0.0, errors), undone
 
 
@@ -95,9 +95,9 @@ def test_the_step_scales_with_the_weights(solver, exponent, grid):
 @pytest.mark.parametrize("value", [1e-200, 1.0, 1e150])
 def test_equal_weights_are_met_to_the_last_digit(value, grid):
     w = np.full((2, 4), value)
-    for found in (clip_blocks(w, grid), clip_blocks(w, grid, importance=H[0, :4])):
-        assert found.error.max() <= 1e-29 * value * value
-        assert (found.step > 0).all()
+    for clipped in (clip_blocks(w, grid), clip_blocks(w, grid, importance=H[0, :4])):
+        assert clipped.error.max() <= 1e-29 * value * value
+        assert (clipped.step > 0).all()
     assert clip_sample(w, grid).value <= 1e-29 * value * value
 
 
@@ -122,18 +122,18 @@ def test_weights_without_importance_do_not_matter(grid):
     expected = clip_blocks(w, grid, importance=h)
     for value in (0.0, 1e300, -1.7e308, 1e-310):
         w[0, [3, 7]] = value
-        found = clip_blocks(w, grid, importance=h)
-        assert found.step == pytest.approx(expected.step)
-        assert found.error == pytest.approx(expected.error)
+        clipped = clip_blocks(w, grid, importance=h)
+        assert clipped.step == pytest.approx(expected.step)
+        assert clipped.error == pytest.approx(expected.error)
         assert clip_sample(w[0], grid, importance=h).step == pytest.approx(expected.step.item())
         assert minimax_blocks(w, grid, importance=[h, h]) == pytest.approx(expected.step)
 
 
 def test_nothing_that_matters_differs_from_zero(grid):
     w, h = np.array([[0.0, 0.0, 2.0, 1.7e308]]), np.array([1.0, 2.0, 0.0, 0.0])
-    found = clip_blocks(w, grid, importance=h)
-    assert np.isfinite(found.step).all()
-    assert not found.error.any()
+    clipped = clip_blocks(w, grid, importance=h)
+    assert np.isfinite(clipped.step).all()
+    assert not clipped.error.any()
     assert np.isfinite(minimax_blocks(w, grid, importance=[h, h])).all()
     assert clip_sample(w, grid, importance=h).value == 0.0
     assert not clip_blocks(0 * W, grid).step.any()
@@ -155,9 +155,9 @@ def test_long_blocks_are_sorted_with_the_same_result(monkeypatch, grid):
     expected = [clip_blocks(scale * W, grid, importance=H[0]) for scale in (1e-200, 1.0, 1e100)]
     monkeypatch.setattr(exact_clip, "LONG", 16)
     for scale, short in zip((1e-200, 1.0, 1e100), expected, strict=True):
-        found = clip_blocks(scale * W, grid, importance=H[0])
-        np.testing.assert_allclose(found.step, short.step, rtol=1e-6)
-        np.testing.assert_allclose(found.error, short.error, rtol=1e-6)
+        clipped = clip_blocks(scale * W, grid, importance=H[0])
+        np.testing.assert_allclose(clipped.step, short.step, rtol=1e-6)
+        np.testing.assert_allclose(clipped.error, short.error, rtol=1e-6)
     assert not clip_blocks(W, grid, importance=0 * H[0]).error.any()
 
 

@@ -54,11 +54,11 @@ def test_error_is_that_of_the_grid(seed, bits, group, grid, clip):
     assert scales.dtype == torch.float32
     assert scales.shape == (6, 1 if group == "channel" else 48 // group)
     expected = by_theory(W, scales, bits, grid)
-    found = rounding_error(W, scheme).numpy()
-    differ = ~np.isclose(expected, found, atol=2e-5)
+    errors = rounding_error(W, scheme).numpy()
+    differ = ~np.isclose(expected, errors, atol=2e-5)
     # float32 may choose the other of two levels that are equally near
     half = scales.abs().repeat_interleave(48 // scales.shape[1], 1).numpy() / 2
-    np.testing.assert_allclose(np.abs(found[differ]), half[differ], rtol=1e-5)
+    np.testing.assert_allclose(np.abs(errors[differ]), half[differ], rtol=1e-5)
     torch.testing.assert_close(rounding_error(W, scheme, scales), rounding_error(W, scheme), rtol=0, atol=0)
 
 
@@ -104,7 +104,7 @@ def test_exact_clip_is_the_optimum_and_never_worse_than_absmax(grid, bits, group
 def test_scales_of_either_sign_are_never_worse(clip, bits):
     W = weights(shape=(64, 64))
     one, either = Scheme(bits, 16, clip, "twos"), Scheme(bits, 16, clip, "signed")
-    errors = [rounding_error(W, each).double().square().reshape(64, 4, 16).sum(2) for each in (one, either)]
+    errors = [rounding_error(W, scheme).double().square().reshape(64, 4, 16).sum(2) for scheme in (one, either)]
     scales = scales_of(W, either)
     assert 0.3 < float((scales < 0).double().mean()) < 0.7
     assert errors[1].sum() < errors[0].sum()
@@ -135,17 +135,17 @@ def test_one_scale_of_a_tensor_for_the_worst_language_has_no_sign():
 @pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
 def test_languages_weigh_scales_of_either_sign(objective):
     W, h = weights(), np.random.default_rng(0).lognormal(size=(3, 48))
-    found = []
+    weighted_errors = []
     for grid in ("twos", "signed"):
         scheme = Scheme(3, 16, "exact", grid, objective)
         scales, _ = choose_scales(W, scheme, importance=h, dtype=torch.float32)
         squares = rounding_error(W, scheme, scales).double().square().numpy()
-        found.append((squares * (h / h.mean(1, keepdims=True))[:, None]).reshape(3, 6, 3, 16).sum(3))
+        weighted_errors.append((squares * (h / h.mean(1, keepdims=True))[:, None]).reshape(3, 6, 3, 16).sum(3))
     assert (scales < 0).any()
     if objective == "mean":
-        assert (found[1].mean(0) <= found[0].mean(0) * (1 + 1e-6)).all()
+        assert (weighted_errors[1].mean(0) <= weighted_errors[0].mean(0) * (1 + 1e-6)).all()
     elif objective == "worst":
-        assert (found[1].max(0) <= found[0].max(0) * (1 + 1e-6)).all()
+        assert (weighted_errors[1].max(0) <= weighted_errors[0].max(0) * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("clip", ["absmax", "exact"])
@@ -243,8 +243,8 @@ def test_fitted_scales_are_those_that_a_search_finds(groups: int) -> None:
 
 def test_fitted_scales_keep_their_sign() -> None:
     codes = torch.tensor([[-1, -2]], dtype=torch.int8)
-    found = fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[-0.4]]), H=torch.eye(2))
-    assert found.tolist() == [[-0.5]]
+    fitted = fit_scales(torch.tensor([[0.5, 1.0]]), codes, torch.tensor([[-0.4]]), H=torch.eye(2))
+    assert fitted.tolist() == [[-0.5]]
 
 
 def test_a_scale_stays_where_no_other_helps() -> None:
@@ -279,40 +279,40 @@ def test_closed_forms_block_by_block(grid, group):
         "kappa": [kappa_alpha(s, max(0, k)) for s, k in zip(sigma.ravel(), kappa.ravel(), strict=True)],
     }
     for clip, alpha in alphas.items():
-        found, notes = choose(clip=clip, group=group, grid=grid)
-        np.testing.assert_allclose(Grid(4, grid).alpha(found.numpy()).ravel(), alpha, rtol=1e-5)
+        scales, notes = choose(clip=clip, group=group, grid=grid)
+        np.testing.assert_allclose(Grid(4, grid).alpha(scales.numpy()).ravel(), alpha, rtol=1e-5)
         assert bool(notes) == (clip == "kappa" and (kappa < 0).any())
     assert (kappa < 0).any()
 
 
 def test_one_scale_for_a_tensor_is_stored_per_channel():
-    found, _ = choose(group="tensor")
+    scales, _ = choose(group="tensor")
     expected = clip_blocks(W.reshape(1, -1).numpy(), Grid(4, "twos")).step
-    assert found.shape == (6, 1)
-    torch.testing.assert_close(found, torch.full((6, 1), expected.item()))
+    assert scales.shape == (6, 1)
+    torch.testing.assert_close(scales, torch.full((6, 1), expected.item()))
     sigma = float(W.double().std(correction=0))
-    found, _ = choose(group="tensor", clip="gaussian")
-    torch.testing.assert_close(found, torch.full((6, 1), banner_gaussian(sigma, 4) / 8))
+    scales, _ = choose(group="tensor", clip="gaussian")
+    torch.testing.assert_close(scales, torch.full((6, 1), banner_gaussian(sigma, 4) / 8))
 
 
 @pytest.mark.parametrize("group", [*CUT, "tensor"])
 def test_the_mean_weighs_languages_not_their_loudness(group):
     pi = np.array([0.5, 0.5, 0.0])
     loud = IMPORTANCE * np.array([1.0, 100.0, 1.0])[:, None]
-    found, _ = choose(importance=loud, pi=pi, objective="mean", group=group)
+    scales, _ = choose(importance=loud, pi=pi, objective="mean", group=group)
     h = pi @ (IMPORTANCE / IMPORTANCE.mean(1, keepdims=True))
     cut = (W.reshape(1, -1).numpy(), np.tile(h, 6)) if group == "tensor" else (W.numpy(), h)
     size = None if group == "tensor" else CUT[group]
     expected = clip_blocks(cut[0], Grid(4, "twos"), group=size, importance=cut[1]).step
-    np.testing.assert_allclose(found.numpy(), np.broadcast_to(expected, found.shape), rtol=1e-6)
+    np.testing.assert_allclose(scales.numpy(), np.broadcast_to(expected, scales.shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize("objective", ["worst", "regret"])
 def test_the_worst_is_sought_among_languages_that_count(objective):
     grid, pi = Grid(4, "twos"), np.array([0.9, 0.1, 0.0])
-    found, _ = choose(importance=IMPORTANCE, pi=pi, objective=objective, group=16)
+    scales, _ = choose(importance=IMPORTANCE, pi=pi, objective=objective, group=16)
     expected = minimax_blocks(W.numpy(), grid, importance=IMPORTANCE[:2], group=16, objective=objective)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(scales.numpy(), expected, rtol=1e-6)
     whole, _ = choose(importance=IMPORTANCE, pi=pi, objective=objective, group="tensor")
     tiled = np.tile(IMPORTANCE[:2], 6)
     expected = minimax_blocks(W.reshape(1, -1).numpy(), grid, importance=tiled, objective=objective)
@@ -321,12 +321,12 @@ def test_the_worst_is_sought_among_languages_that_count(objective):
 
 def test_scales_leave_neither_end_of_float16():
     tiny, huge = W * 1e-9, W * 1e7
-    found, notes = choose(tiny, dtype=torch.float16)
-    assert found.dtype == torch.float16
-    assert (found > 0).all()
+    scales, notes = choose(tiny, dtype=torch.float16)
+    assert scales.dtype == torch.float16
+    assert (scales > 0).all()
     assert "6 of 6 scales are smaller than torch.float16 can hold" in notes[0]
-    found, notes = choose(huge, dtype=torch.float16, bits=2)
-    assert torch.isfinite(found).all()
+    scales, notes = choose(huge, dtype=torch.float16, bits=2)
+    assert torch.isfinite(scales).all()
     assert "larger" in notes[0]
     zero, notes = choose(torch.zeros(2, 8), dtype=torch.float16)
     assert zero.tolist() == [[0.0], [0.0]]
@@ -335,8 +335,8 @@ def test_scales_leave_neither_end_of_float16():
 
 @pytest.mark.parametrize("clip", ["gaussian", "laplace", "kappa"])
 def test_weights_that_are_all_alike_keep_the_largest(clip):
-    found, notes = choose(torch.tensor([[0.7, 0.7], [0.0, 0.0]]), clip=clip, grid="symmetric")
-    torch.testing.assert_close(found, torch.tensor([[0.1], [0.0]]))
+    scales, notes = choose(torch.tensor([[0.7, 0.7], [0.0, 0.0]]), clip=clip, grid="symmetric")
+    torch.testing.assert_close(scales, torch.tensor([[0.1], [0.0]]))
     assert "alike in 1 of 2 blocks" in notes[0]
 
 
@@ -350,8 +350,8 @@ def test_languages_whose_input_is_zero_are_left_out(objective):
 
 
 def test_an_input_that_is_always_zero_keeps_the_largest_weight():
-    found, notes = choose(importance=np.zeros((2, 48)), objective="mean")
-    torch.testing.assert_close(found, choose(clip="absmax")[0])
+    scales, notes = choose(importance=np.zeros((2, 48)), objective="mean")
+    torch.testing.assert_close(scales, choose(clip="absmax")[0])
     assert notes == ("its input is 0 everywhere: the largest weight sets the scale",)
 
 

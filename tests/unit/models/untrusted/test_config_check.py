@@ -34,7 +34,7 @@ def rewritten(model: Path, name: str, **entries: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "message"),
     [
         ({"num_labels": 10**9}, "num_labels = 1000000000; it must be a whole number from 0 to 100,000"),
         ({"num_labels": 1e9}, "num_labels = 1000000000.0; it must be a whole number"),
@@ -59,12 +59,12 @@ def rewritten(model: Path, name: str, **entries: Any) -> Path:
         ({"deep": json.loads("[" * 20 + "]" * 20)}, "nested more than 8 levels deep"),
     ],
 )
-def test_a_configuration_that_lies_is_refused_at_once(model, entries, said) -> None:
+def test_a_configuration_that_lies_is_refused_at_once(model, entries, message) -> None:
     checkpoint = Checkpoint(rewritten(model, "config.json", **entries))
     began = perf_counter()
     with pytest.raises(InputError) as raised:
         _ = checkpoint.config
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).startswith(f"{model / 'config.json'} has ")
     assert perf_counter() - began < 2
 
@@ -99,9 +99,9 @@ def test_a_field_of_generation_that_is_wrong_is_named(tmp_path, name) -> None:
     refused = 0
     for wrong in WRONG:
         (tmp_path / "generation_config.json").write_text(json.dumps({name: wrong}))
-        said = refusal(tmp_path)
-        assert said is None or said.startswith(f"{tmp_path / 'generation_config.json'} has {name} = ")
-        refused += said is not None
+        message = refusal(tmp_path)
+        assert message is None or message.startswith(f"{tmp_path / 'generation_config.json'} has {name} = ")
+        refused += message is not None
     assert refused >= 4
 
 

@@ -83,8 +83,8 @@ HOSTILE: dict[str, tuple[Content, str]] = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_tokenizer_is_refused_and_this_process_lives(model, cache, case, monkeypatch) -> None:
     monkeypatch.setattr(tokenizer_sandbox, "TOKENIZER_BYTES", 2**29)  # a bomb takes time to fill more
-    entries, said = HOSTILE[case]
-    with pytest.raises(InputError, match=said) as raised:
+    entries, message = HOSTILE[case]
+    with pytest.raises(InputError, match=message) as raised:
         Checkpoint(changed(model, **entries)).tokenizer()
     assert str(raised.value).startswith(f"{model / 'tokenizer.json'} is not usable (")
     assert "fetch the model again" in str(raised.value)
@@ -117,7 +117,7 @@ def test_an_honest_tokenizer_is_tried_once(model, cache, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ('{"a": 12345678}', True),
         ('{"a"\n:\t 12345678}', True),
@@ -127,12 +127,12 @@ def test_an_honest_tokenizer_is_tried_once(model, cache, monkeypatch) -> None:
         ('{"12345678": 1234567, "a": "12345678"}', False),
     ],
 )
-def test_a_number_of_eight_digits_is_found_wherever_parts_end(tmp_path, monkeypatch, text, found) -> None:
+def test_a_number_of_eight_digits_is_found_wherever_parts_end(tmp_path, monkeypatch, text, expected) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text(text)
     for part in range(1, len(text) + 1):
         monkeypatch.setattr(sandbox_child, "PART", part)
-        assert sandbox_child.has_number(str(file), 8) is found
+        assert sandbox_child.has_number(str(file), 8) is expected
     assert sandbox_child.has_number(str(file), 7)
 
 
@@ -172,7 +172,7 @@ def test_a_model_without_tokenizer_json_is_opened_by_transformers_in_the_child(m
     (model / "tokenizer.json").unlink()
     (model / "tokenizer_config.json").unlink()
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    (model / "vocab.json").write_text(json.dumps({chr(each): each for each in range(33, 127)}))
+    (model / "vocab.json").write_text(json.dumps({chr(code): code for code in range(33, 127)}))
     (model / "merges.txt").write_text("#version: 0.2\n")
     check_tokenizer(model)
     assert len(list(cache.iterdir())) == 1

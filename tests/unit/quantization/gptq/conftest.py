@@ -39,8 +39,10 @@ def plan_of():
 
     def plan_of(checkpoint, *, bits=3, languages=(), roles=None, thresholds=False, outside=False, **how):
         weights = checkpoint.architecture.weights.values()
-        rounded = [each for each in weights if (each.linear and each.block is not None and each.stacked is None)]
-        rounded += [each for each in weights if outside and each.role in ("embedding", "head")]
+        rounded = [
+            weight for weight in weights if (weight.linear and weight.block is not None and weight.stacked is None)
+        ]
+        rounded += [weight for weight in weights if outside and weight.role in ("embedding", "head")]
         scheme = Scheme(**{"bits": bits, "group": "channel", "clip": "exact", "grid": "twos", **how})
         return Plan(
             policy="test",
@@ -49,9 +51,9 @@ def plan_of():
             fingerprint="",
             family=checkpoint.architecture.family,
             layers=tuple(
-                LayerPlan(each.name, each.block, each.role, scheme)
-                for each in rounded
-                if roles is None or each.role in roles
+                LayerPlan(weight.name, weight.block, weight.role, scheme)
+                for weight in rounded
+                if roles is None or weight.role in roles
             ),
             size_bytes=0,
             languages={code: 1 / len(languages) for code in languages},
@@ -80,7 +82,7 @@ def of_block():
     """Returns the function that gives the part of a plan that is for some blocks."""
 
     def of_block(plan, *indices):
-        return replace(plan, layers=tuple(each for each in plan.layers if each.block in indices))
+        return replace(plan, layers=tuple(layer for layer in plan.layers if layer.block in indices))
 
     return of_block
 

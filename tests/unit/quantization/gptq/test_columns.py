@@ -20,23 +20,23 @@ def test_dead_inputs_are_rounded_to_nearest_and_touch_nothing(problem):
     W, H, scales = problem
     H[5], H[:, 5] = 0, 0
     alive = torch.arange(24) != 5
-    found = gptq(W, H, scales, grid=GRID)
+    rounded = gptq(W, H, scales, grid=GRID)
     without = gptq(W[:, alive], H[alive][:, alive], scales, grid=GRID, damp=0.01 * 23 / 24)  # the same in all
-    assert torch.equal(found.codes.codes[:, 5], round_to_nearest(W, scales, grid=GRID).codes[:, 5])
-    assert torch.equal(found.codes.codes[:, alive], without.codes.codes)
+    assert torch.equal(rounded.codes.codes[:, 5], round_to_nearest(W, scales, grid=GRID).codes[:, 5])
+    assert torch.equal(rounded.codes.codes[:, alive], without.codes.codes)
 
 
 def test_an_indefinite_h_is_damped_more_and_a_note_says_so(problem):
     W, H, scales = problem
     lowest = torch.linalg.eigvalsh(H)[0]
-    found = gptq(W, H - (lowest + 0.05 * H.diagonal().mean()) * torch.eye(24), scales, grid=GRID)
-    assert found.notes == ("H is not positive definite: the damping was raised to 0.1 of its mean diagonal",)
+    rounded = gptq(W, H - (lowest + 0.05 * H.diagonal().mean()) * torch.eye(24), scales, grid=GRID)
+    assert rounded.notes == ("H is not positive definite: the damping was raised to 0.1 of its mean diagonal",)
     hopeless = torch.ones(24, 24) * -1e9
     hopeless.diagonal().fill_(1.0)
-    found = gptq(W, hopeless, scales, grid=GRID)
-    assert torch.equal(found.codes.codes, round_to_nearest(W, scales, grid=GRID).codes)
-    assert found.kept_nearest == 10
-    assert "rounded to nearest" in found.notes[0]
+    rounded = gptq(W, hopeless, scales, grid=GRID)
+    assert torch.equal(rounded.codes.codes, round_to_nearest(W, scales, grid=GRID).codes)
+    assert rounded.kept_nearest == 10
+    assert "rounded to nearest" in rounded.notes[0]
 
 
 def test_damping_can_be_0(problem):
@@ -51,15 +51,15 @@ def test_codes_compensate_for_rounding_to_the_stored_type(problem):
     W, H, scales = problem
     scales = (scales * 3 / 127).bfloat16()
     grid = Grid(8, "twos")
-    found = gptq(W, H, scales, grid=grid)
+    rounded = gptq(W, H, scales, grid=grid)
 
     def damage(codes):
         e = codes.dequantized.double() - W
         return ((e @ H.double()) * e).sum(1)
 
     plain = damage(round_to_nearest(W, scales, grid=grid))
-    assert (damage(found.codes) <= plain * (1 + 1e-6)).all()
-    assert damage(found.codes).sum() < 0.7 * plain.sum()
+    assert (damage(rounded.codes) <= plain * (1 + 1e-6)).all()
+    assert damage(rounded.codes).sum() < 0.7 * plain.sum()
 
 
 def test_a_shared_factor_gives_the_same(problem):

@@ -37,14 +37,14 @@ def test_codes_and_errors_are_those_of_torch(case: str) -> None:
     weights, group = columns._reorder(W, factor), (factor.order // 8).int()
     assert weights.dtype == (torch.float64 if case.startswith("float64") else torch.float32)
     scales = (W.reshape(out, -1, 8).abs().amax(2) / (2 ** (bits - 1) - 0.5)).to(dtype).T.contiguous()
-    found = []
+    panels = []
     for round_panel in (columns_cpu.round_panel, round_panel_in_torch):
         wanted, codes, errors = weights.clone(), torch.empty(width, out, dtype=torch.int8), torch.empty_like(weights)
         divide_by = divisors(scales).to(weights.dtype)
         panel = Panel(wanted, weights, factor.feedback, scales, divide_by, group, codes, errors)
         round_panel(panel, Grid(bits, "twos"))
-        found.append(panel)
-    compiled, expected = found
+        panels.append(panel)
+    compiled, expected = panels
     assert torch.equal(compiled.codes, expected.codes)
     torch.testing.assert_close(compiled.errors, expected.errors)
     torch.testing.assert_close(compiled.wanted, expected.wanted, rtol=1e-4, atol=1e-4)
@@ -59,5 +59,5 @@ def test_products_are_rounded_as_torch_stores_them(dtype: torch.dtype) -> None:
     every = torch.cat([values, -values, halves, halves * 2.0**-24, torch.zeros(1)])
     every = every[every.abs() < torch.finfo(dtype).max / 2]
     digits, least = columns_cpu.PRECISION[dtype]
-    found = torch.tensor([columns_cpu._rounded(value, digits, least) for value in every.double().tolist()])
-    assert torch.equal(found, every.to(dtype).float())
+    rounded = torch.tensor([columns_cpu._rounded(value, digits, least) for value in every.double().tolist()])
+    assert torch.equal(rounded, every.to(dtype).float())

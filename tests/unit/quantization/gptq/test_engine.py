@@ -26,7 +26,7 @@ TINY = ("eng_Latn", "fra_Latn", "heb_Hebr", "zho_Hans")
 
 
 def mean_error(blocks):
-    return np.mean([list(each.error.values()) for block in blocks for each in block.results])
+    return np.mean([list(result.error.values()) for block in blocks for result in block.results])
 
 
 def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
@@ -43,19 +43,21 @@ def test_without_text_weights_are_rounded_one_by_one(llama, plan_of):
                 W, choose_scales(W, plan.schemes[name], dtype=torch.float32)[0], grid=Grid(3, "twos")
             )
             assert torch.equal(codes.codes, expected.codes)
-        for each in block.results:
-            W, codes = llama.read(each.name), block.layers[each.name]
-            assert each.error == {}
-            assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
-            assert each.alpha[0] == pytest.approx(float(codes.scales.min()) * 4)
-            assert each.alpha[0] <= each.alpha[1] <= each.alpha[2]
+        for result in block.results:
+            W, codes = llama.read(result.name), block.layers[result.name]
+            assert result.error == {}
+            assert result.weight_error == pytest.approx(
+                float((codes.dequantized - W).square().sum() / W.square().sum())
+            )
+            assert result.alpha[0] == pytest.approx(float(codes.scales.min()) * 4)
+            assert result.alpha[0] <= result.alpha[1] <= result.alpha[2]
 
 
 def test_text_does_not_change_what_needs_none_and_tells_the_errors(llama, plan_of, weather, same):
     plan = plan_of(llama, clip="absmax")
     for plain, walked in zip(round_model(llama, plan), round_model(llama, plan, text=weather(llama)), strict=True):
-        same(plain, replace(walked, results=tuple(replace(each, error={}) for each in walked.results)))
-        assert all(set(each.error) == set(LANGUAGES) for each in walked.results)
+        same(plain, replace(walked, results=tuple(replace(result, error={}) for result in walked.results)))
+        assert all(set(result.error) == set(LANGUAGES) for result in walked.results)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mt5"])
@@ -80,15 +82,15 @@ def test_errors_are_those_of_the_quantized_model(reading_model, plan_of, weather
             def hook(module, args, _output, name=name, weight=weight, counts=counts, batch=batch):
                 old, new = (W.T if weight.transposed else W for W in (originals[name], module.weight))
                 for row, change in zip(sums[name], (new - old, old), strict=True):
-                    each = (args[0] @ change.T).square().sum(-1) * counts
-                    row.index_add_(0, languages[batch.document], each.sum(1).double().detach())
+                    squares = (args[0] @ change.T).square().sum(-1) * counts
+                    row.index_add_(0, languages[batch.document], squares.sum(1).double().detach())
 
             model.get_submodule(weight.module).register_forward_hook(hook)
         with torch.no_grad():
             model(**batch.inputs)
-    for each in (each for block in blocks for each in block.results):
-        damage, energy = sums[each.name]
-        assert list(each.error.values()) == pytest.approx((damage / energy).tolist(), rel=1e-4)
+    for result in (result for block in blocks for result in block.results):
+        damage, energy = sums[result.name]
+        assert list(result.error.values()) == pytest.approx((damage / energy).tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize("objective", ["mean", "worst", "regret"])
@@ -120,13 +122,13 @@ def test_gptq_has_the_hessian_of_the_mixture(llama, plan_of, weather, corpus):
 
 def test_gptq_halves_the_error_of_nearest_and_importance_lowers_it(tiny, plan_of, of_block):
     checkpoint, text = tiny
-    found = {
+    errors = {
         how: mean_error(
             round_model(checkpoint, of_block(plan_of(checkpoint, languages=TINY, **dict(how)), 0, 1), text=text)
         )
         for how in ((), (("objective", "mean"),), (("rounding", "gptq"),))
     }
-    plain, weighted, ours = found.values()
+    plain, weighted, ours = errors.values()
     assert weighted < 0.98 * plain
     assert ours < 0.7 * weighted
 
@@ -139,17 +141,17 @@ def test_thresholds_are_the_steps_of_each_language_alone(llama, plan_of, weather
     h = measured.channels[measured.seen_by[name]]
     exact = replace(plan.layers[0].scheme, clip="exact", objective="mean")
     for i, code in enumerate(plan.languages):
-        own = h[measured.languages.index(code)][None]
-        expected, _ = choose_scales(llama.read(name), exact, importance=own, dtype=torch.float32)
+        importance = h[measured.languages.index(code)][None]
+        expected, _ = choose_scales(llama.read(name), exact, importance=importance, dtype=torch.float32)
         torch.testing.assert_close(first.thresholds[name][i], expected, rtol=1e-4, atol=0)
 
 
 def expert_inputs(checkpoint, text):
     """Returns what reaches the experts of the first block, the chosen ones, the language of each; and the experts."""
-    found = []
+    inputs = []
 
     def note(_module, args):
-        found.append([each.detach().clone() for each in args[:2]])
+        inputs.append([tensor.detach().clone() for tensor in args[:2]])
 
     model, languages = checkpoint.load(), []
     experts = model.model.layers[0].mlp.experts
@@ -159,10 +161,10 @@ def expert_inputs(checkpoint, text):
             model(**batch.inputs)
             at = batch.positions("decoder").text.nonzero()
             keep = batch.positions("decoder").text.flatten().bool()
-            found[-1] = [each[keep] for each in found[-1]]
+            inputs[-1] = [tensor[keep] for tensor in inputs[-1]]
             languages.append(torch.from_numpy(text.language_of)[batch.document[at[:, 0]]])
     handle.remove()
-    return torch.cat([x for x, _ in found]), torch.cat([chosen for _, chosen in found]), torch.cat(languages), experts
+    return torch.cat([x for x, _ in inputs]), torch.cat([chosen for _, chosen in inputs]), torch.cat(languages), experts
 
 
 def test_experts_have_the_hessian_of_the_text_that_reaches_them(reading_model, plan_of, weather):
@@ -171,7 +173,7 @@ def test_experts_have_the_hessian_of_the_text_that_reaches_them(reading_model, p
     text = weather(mixtral)
     first = next(round_model(mixtral, plan, text=text))
     x, chosen, language, experts = expert_inputs(mixtral, text)
-    shares = torch.tensor([0.5 / int((language == each).sum()) for each in range(2)])[language].sqrt()
+    shares = torch.tensor([0.5 / int((language == index).sum()) for index in range(2)])[language].sqrt()
     weights = mixtral.architecture.weights
     names = [name for name in first.layers if weights[name].expert is not None]
     assert len(names) == 9
@@ -189,17 +191,17 @@ def test_experts_have_the_hessian_of_the_text_that_reaches_them(reading_model, p
 
 def test_experts_of_llama_4_have_the_hessian_of_their_scaled_inputs(reading_model, plan_of, weather):
     """Its router scales what goes into an expert, and sends zeros to the experts that it does not choose."""
-    llama4, found, languages = reading_model("llama4"), [], []
+    llama4, inputs, languages = reading_model("llama4"), [], []
     text, model = weather(llama4), llama4.load()
     moe = model.model.layers[0].feed_forward
-    moe.register_forward_pre_hook(lambda _module, args: found.append(args[0].detach()))
+    moe.register_forward_pre_hook(lambda _module, args: inputs.append(args[0].detach()))
     for batch in batches(text, positions=256):
         keep = batch.positions("decoder").text
         model(**batch.inputs)
-        found[-1] = found[-1][keep.bool()]
+        inputs[-1] = inputs[-1][keep.bool()]
         languages.append(torch.from_numpy(text.language_of)[batch.document[keep.nonzero()[:, 0]]])
-    x, language = torch.cat(found), torch.cat(languages)
-    shares = torch.tensor([0.5 / int((language == each).sum()) for each in range(2)])[language].sqrt()
+    x, language = torch.cat(inputs), torch.cat(languages)
+    shares = torch.tensor([0.5 / int((language == index).sum()) for index in range(2)])[language].sqrt()
     routed = x @ moe.router.weight.detach().T
     first = next(round_model(llama4, plan_of(llama4, rounding="gptq", languages=LANGUAGES), text=text))
     weights = llama4.architecture.weights
@@ -225,9 +227,9 @@ def test_an_expert_that_no_text_reaches_is_rounded_to_nearest(reading_model, pla
     monkeypatch.setattr(ExpertCall, "reaches", lambda self, expert: reaches(self, expert) & (expert != 1))
     first = next(round_model(mixtral, plan_of(mixtral, rounding="gptq", languages=LANGUAGES), text=weather(mixtral)))
     weights = mixtral.architecture.weights
-    for each in first.results:
-        assert (UNREACHED in each.notes) == (weights[each.name].expert == 1)
-        assert UNSEEN not in each.notes
+    for result in first.results:
+        assert (UNREACHED in result.notes) == (weights[result.name].expert == 1)
+        assert UNSEEN not in result.notes
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "gpt2", "mt5", "xlmr"])
@@ -236,12 +238,12 @@ def test_every_family_is_rounded_by_gptq(reading_model, plan_of, weather, family
     plan = plan_of(checkpoint, rounding="gptq", bits=4, languages=LANGUAGES)
     text = weather(checkpoint)
     blocks, nearest_blocks = (
-        list(round_model(checkpoint, each, text=text))
-        for each in (
+        list(round_model(checkpoint, variant, text=text))
+        for variant in (
             plan,
             replace(
                 plan,
-                layers=tuple(replace(each, scheme=replace(each.scheme, rounding="nearest")) for each in plan.layers),
+                layers=tuple(replace(layer, scheme=replace(layer.scheme, rounding="nearest")) for layer in plan.layers),
             ),
         )
     )
@@ -313,7 +315,7 @@ def test_later_blocks_see_the_quantized_ones_before(llama, plan_of, weather, sav
 
 def _exactly(saved, model):
     """Returns the checkpoint of a model as it is: the fixture adds noise."""
-    state = {name: each.clone() for name, each in model.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     checkpoint = saved(model)
     save_file(state, checkpoint.directory / "model.safetensors", metadata={"format": "pt"})
     return Checkpoint(checkpoint.directory)
@@ -344,7 +346,7 @@ def test_what_is_finished_is_passed_through_to_the_same_bytes(tiny, plan_of, of_
     for one, other in zip(whole, resumed, strict=True):
         same(one, other)
         assert one.thresholds.keys() == one.layers.keys()
-        assert all(torch.equal(each, other.thresholds[name]) for name, each in one.thresholds.items())
+        assert all(torch.equal(tensor, other.thresholds[name]) for name, tensor in one.thresholds.items())
     assert ticks == sorted(ticks)
     assert ticks[-1][0] == ticks[-1][1]
     everything = list(round_model(checkpoint, plan, text=text, finished=lambda i: whole[-1 if i is None else i]))
@@ -356,7 +358,7 @@ def test_the_blocks_see_the_embedding_as_it_will_be(llama, plan_of, weather, of_
     treated = list(round_model(llama, plan, text=weather(llama)))
     kept = list(round_model(llama, of_block(plan, 0, 1), text=weather(llama)))
     assert any(not torch.equal(c.codes, kept[0].layers[n].codes) for n, c in treated[0].layers.items())
-    assert [each.notes[0][:24] for each in treated[-1].results] == ["its input cannot be obse"] * 2
+    assert [result.notes[0][:24] for result in treated[-1].results] == ["its input cannot be obse"] * 2
     assert treated[-1].results[0].error == {}
 
 
@@ -364,9 +366,9 @@ def test_a_walk_that_is_left_ends_its_threads(llama, plan_of, weather):
     others = set(threading.enumerate())  # of tests before this one
     walk = round_model(llama, plan_of(llama, rounding="gptq", languages=LANGUAGES), text=weather(llama))
     next(walk)
-    assert any(type(each).__name__ == "BatchThread" for each in set(threading.enumerate()) - others)
+    assert any(type(thread).__name__ == "BatchThread" for thread in set(threading.enumerate()) - others)
     walk.close()
-    assert not any(type(each).__name__ == "BatchThread" for each in set(threading.enumerate()) - others)
+    assert not any(type(thread).__name__ == "BatchThread" for thread in set(threading.enumerate()) - others)
 
 
 @pytest.mark.parametrize("family", ["llama", "mt5"])
@@ -387,20 +389,20 @@ def test_who_refines_a_block_has_what_the_full_model_gives_there(reading_model, 
             return {name: codes for name, (codes, _) in context.start.items()}
 
     plan, ticks = plan_of(checkpoint, rounding="gptq", languages=LANGUAGES), []
-    told = {"progress": lambda _, done, total: ticks.append((done, total))}
-    blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **told))
+    options = {"progress": lambda _, done, total: ticks.append((done, total))}
+    blocks = list(round_model(checkpoint, plan, text=weather(checkpoint), refine=Watching(), **options))
     assert ticks[-1][0] == ticks[-1][1]
     model = checkpoint.load()
     for context in contexts[:2]:  # the decoder of mt5 also sees its quantized encoder
         assert context.start.keys() == blocks[context.index].layers.keys()
-        found = []
+        outputs = []
         path = checkpoint.architecture.blocks[context.index].module
-        handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, found=found: found.append(y))
+        handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, y, outputs=outputs: outputs.append(y))
         for paused in context.batches:
             assert len({document in Watching.held_out for document in paused.batch.document.tolist()}) == 1
             with torch.no_grad():
                 model(**paused.batch.inputs)
         handle.remove()
-        for target, y in zip(context.targets, found, strict=True):
+        for target, y in zip(context.targets, outputs, strict=True):
             torch.testing.assert_close(target, y[0] if isinstance(y, tuple) else y)
     assert len(contexts) == len(checkpoint.architecture.blocks)

@@ -27,7 +27,7 @@ from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.quantization.gptq.engine import round_model
 
 checkpoint = Checkpoint(sys.argv[1])
-linears = [each for each in checkpoint.architecture.linears.values() if each.block is not None]
+linears = [linear for linear in checkpoint.architecture.linears.values() if linear.block is not None]
 corpus = Corpus("weather", {"eng": [f"On day {i} the wind came from the north." for i in range(6)]}, {})
 text = tokenize_corpus(checkpoint, corpus)
 hard = ("attention_out", 0), ("attention_out", 11)  # for the others it would take long, not much
@@ -82,7 +82,7 @@ def deep(tmp_path_factory):
         maps = {f"self_attn.{name}_proj": square for name in "qkvo"}
         maps |= {f"mlp.{name}_proj": up.reshape(HIDDEN, WIDTH) for name in ("gate", "up")}
         maps |= {"mlp.down_proj": up.reshape(WIDTH, HIDDEN), "input_layernorm": ones, "post_attention_layernorm": ones}
-        tensors |= {f"model.layers.{i}.{name}.weight": each.clone() for name, each in maps.items()}
+        tensors |= {f"model.layers.{i}.{name}.weight": tensor.clone() for name, tensor in maps.items()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Checkpoint("embedded:tiny").directory / name, directory)

@@ -58,28 +58,28 @@ class ThreadRanks(Ranks):
         self.baton, self.exchanges = baton, 0
 
     def each(self, value: Any) -> Iterator[Any]:
-        own, self.exchanges = self.exchanges, self.exchanges + 1
-        self.baton.values[own, self.rank] = packed(value)
+        exchange, self.exchanges = self.exchanges, self.exchanges + 1
+        self.baton.values[exchange, self.rank] = packed(value)
         self.baton.hand_on()
         self.baton.wait(self.rank)
         for rank in range(self.count):
-            content, tensors = self.baton.values[own, rank]
-            found, buffers = unpacked(content)
+            content, tensors = self.baton.values[exchange, rank]
+            received, buffers = unpacked(content)
             for buffer, tensor in zip(buffers, tensors, strict=True):
                 buffer.copy_(tensor)
-            yield found
+            yield received
 
 
 def in_ranks(count: int, work: Callable[[Ranks], list[RoundedBlock]]) -> list[list[RoundedBlock]]:
     """Returns what each of some ranks yields."""
-    baton, found = Baton(count), dict[int, Any]()
+    baton, outcomes = Baton(count), dict[int, Any]()
 
     def run(rank: int) -> None:
         try:
             baton.wait(rank)
-            found[rank] = work(ThreadRanks(rank, baton))
+            outcomes[rank] = work(ThreadRanks(rank, baton))
         except BaseException as problem:
-            found[rank], baton.failed = problem, True
+            outcomes[rank], baton.failed = problem, True
         baton.hand_on()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
@@ -87,22 +87,22 @@ def in_ranks(count: int, work: Callable[[Ranks], list[RoundedBlock]]) -> list[li
         thread.start()
     for thread in threads:
         thread.join()
-    for each in found.values():
-        if isinstance(each, InputError):
-            raise each
-    return [found[rank] for rank in range(count)]
+    for outcome in outcomes.values():
+        if isinstance(outcome, InputError):
+            raise outcome
+    return [outcomes[rank] for rank in range(count)]
 
 
-def assert_equal(found: list[RoundedBlock], wanted: list[RoundedBlock]) -> None:
-    assert [each.index for each in found] == [each.index for each in wanted]
-    for one, other in zip(found, wanted, strict=True):
+def assert_equal(blocks: list[RoundedBlock], wanted: list[RoundedBlock]) -> None:
+    assert [block.index for block in blocks] == [block.index for block in wanted]
+    for one, other in zip(blocks, wanted, strict=True):
         assert one.results == other.results  # with the errors of languages, to the last bit
         assert list(one.layers) == list(other.layers)
         for name, codes in one.layers.items():
             assert torch.equal(codes.codes, other.layers[name].codes)
             assert torch.equal(codes.scales, other.layers[name].scales)
         assert one.thresholds.keys() == other.thresholds.keys()
-        assert all(torch.equal(each, other.thresholds[name]) for name, each in one.thresholds.items())
+        assert all(torch.equal(tensor, other.thresholds[name]) for name, tensor in one.thresholds.items())
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ def test_ranks_round_to_the_codes_of_one_process(family, count, how, reading_mod
     plan: Plan = plan_of(checkpoint, languages=LANGUAGES, **how)
     text = weather(checkpoint)
     wanted = list(round_model(checkpoint, plan, text=text))
-    assert any(each.error for block in wanted for each in block.results)
-    for found in in_ranks(count, lambda ranks: list(round_model(checkpoint, plan, text=text, ranks=ranks))):
-        assert_equal(found, wanted)
+    assert any(result.error for block in wanted for result in block.results)
+    for blocks in in_ranks(count, lambda ranks: list(round_model(checkpoint, plan, text=text, ranks=ranks))):
+        assert_equal(blocks, wanted)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -181,12 +181,12 @@ def test_all_that_is_packed_arrives() -> None:
         "b": (torch.empty(0), "c"),
     }
     content, tensors = packed(value)
-    found, buffers = unpacked(content)
+    received, buffers = unpacked(content)
     for buffer, tensor in zip(buffers, tensors, strict=True):
         buffer.copy_(tensor)
-    assert found["a"][0].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert found["a"][1] == 1.5
-    assert found["b"][1] == "c"
+    assert received["a"][0].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert received["a"][1] == 1.5
+    assert received["b"][1] == "c"
     assert len(content) < 1000
 
 
@@ -207,7 +207,12 @@ def test_each_process_has_its_gpu(monkeypatch) -> None:
     assert resolve_device("auto") == "cuda"
     for name, value in {**started, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert [resolve_device(each) for each in ("auto", "cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
+    assert [resolve_device(device) for device in ("auto", "cuda", "cuda:0", "cpu")] == [
+        "cuda:1",
+        "cuda:1",
+        "cuda:0",
+        "cpu",
+    ]
     assert resolve_device("auto", earlier="cuda") == "cuda:1"
     assert resolve_device("auto", earlier="cpu") == "cpu"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")

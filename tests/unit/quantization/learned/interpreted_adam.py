@@ -10,24 +10,24 @@ def main() -> None:
     torch.manual_seed(0)
     shape, same = (24, 200), True
     sizes = 10 ** (4 * torch.rand(shape) - 8)
-    found = []
+    runs = []
     for move in (adam_cpu.move, adam_gpu.move):
         torch.manual_seed(1)
-        each, moved = adam_cpu.AdamMoments.zeros(torch.zeros(shape)), torch.zeros(shape)
+        moments, moved = adam_cpu.AdamMoments.zeros(torch.zeros(shape)), torch.zeros(shape)
         for step in range(1, 11):
             gradient = (sizes * (0.5 + torch.randn(shape))).bfloat16()
             if step == 5:
                 gradient[3, 7] = torch.nan
             offsets = torch.zeros(shape).bfloat16()
-            moments_before = each.second.clone()
+            moments_before = moments.second.clone()
             if step == 1:
-                each.set_range(gradient)
-            finite = move(offsets, gradient, each, adam_cpu.AdamStep(step, 0.9, step))
+                moments.set_range(gradient)
+            finite = move(offsets, gradient, moments, adam_cpu.AdamStep(step, 0.9, step))
             same &= bool(finite) == (step != 5)
-            same &= not torch.equal(moments_before, each.second)
+            same &= not torch.equal(moments_before, moments.second)
             moved += offsets.float()
-        found.append((moved, each))
-    (one, before), (other, after) = found
+        runs.append((moved, moments))
+    (one, before), (other, after) = runs
     close = (before.first.float() - after.first.float()).abs() <= 0.05 * sizes  # a few steps of bfloat16
     print("first", "equal" if close.all() else "differs")
     print("finite", "equal" if same else "differs")

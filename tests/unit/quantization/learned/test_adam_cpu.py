@@ -62,29 +62,29 @@ def test_directions_are_those_of_adam():
         adam = first / (1 - b1**step) / (second / (1 - b2**step)).sqrt()
         offsets = torch.zeros(shape).bfloat16()
         move_offsets(offsets, gradient, mine, AdamStep(step, 1.0, step))
-        found = -offsets.float()
-    assert torch.corrcoef(torch.stack((found.flatten(), adam.flatten())))[0, 1] > 0.95
-    assert (found / adam).median() == pytest.approx(1, abs=0.05)
-    assert found.abs().max() <= 1.0001
+        directions = -offsets.float()
+    assert torch.corrcoef(torch.stack((directions.flatten(), adam.flatten())))[0, 1] > 0.95
+    assert (directions / adam).median() == pytest.approx(1, abs=0.05)
+    assert directions.abs().max() <= 1.0001
 
 
 def test_the_compiled_loop_moves_offsets_as_torch_does():
-    shape, found = (64, 300), []
+    shape, runs = (64, 300), []
     sizes = 10 ** (4 * torch.rand(shape, generator=torch.Generator().manual_seed(0)) - 8)
     for step_form in (move, move_in_torch):
         rng = torch.Generator().manual_seed(1)
-        each, total = AdamMoments.zeros(torch.zeros(shape)), torch.zeros(shape)
+        moments, total = AdamMoments.zeros(torch.zeros(shape)), torch.zeros(shape)
         for step in range(1, 21):
             gradient = (sizes * (0.5 + torch.randn(shape, generator=rng))).bfloat16()
             if step == 5:
                 gradient[3, 7] = torch.nan
             offsets = torch.zeros(shape).bfloat16()
             if step == 1:
-                each.set_range(gradient)
-            assert bool(step_form(offsets, gradient, each, AdamStep(step, 0.9, step))) == (step != 5)
+                moments.set_range(gradient)
+            assert bool(step_form(offsets, gradient, moments, AdamStep(step, 0.9, step))) == (step != 5)
             total += offsets.float()
-        found.append((total, each))
-    (one, mine), (other, torchs) = found
+        runs.append((total, moments))
+    (one, mine), (other, torchs) = runs
     assert ((mine.first.float() - torchs.first.float()).abs() <= 0.02 * sizes).all()  # a few steps of bfloat16
     codes = (mine.second.float() - torchs.second.float()).abs()  # rounded at random
     assert codes.mean() < 2

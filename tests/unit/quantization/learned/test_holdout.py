@@ -25,8 +25,8 @@ def test_documents_are_trained_on_or_held_out_in_all_languages_alike(text):
     assert not sides[0] & sides[1]
     numbers = [{(str(text.lang[i]), int(text.document[i])) for i in side} for side in sides]
     for code in text.languages:
-        own = [{number for lang, number in side if lang == code} for side in numbers]
-        assert len(own[1]) == max(1, round(HELD_OUT_SHARE * (len(own[0]) + len(own[1]))))
+        documents = [{number for lang, number in side if lang == code} for side in numbers]
+        assert len(documents[1]) == max(1, round(HELD_OUT_SHARE * (len(documents[0]) + len(documents[1]))))
     assert HoldoutSplit.of(text, seed=1).held_out != split.held_out
 
 
@@ -46,8 +46,8 @@ def test_no_more_of_a_long_text_is_held_out_than_is_needed(text):
     split = HoldoutSplit.of(long, seed=0)
     longest = np.bincount([w.document for w in long.windows], [w.length for w in long.windows]).max()
     for code in long.languages:
-        own = [long.windows[i] for i in split.held_out if long.lang[long.windows[i].document] == code]
-        assert HELD_OUT_POSITIONS <= sum(window.length for window in own) < HELD_OUT_POSITIONS + longest
+        held_out = [long.windows[i] for i in split.held_out if long.lang[long.windows[i].document] == code]
+        assert HELD_OUT_POSITIONS <= sum(window.length for window in held_out) < HELD_OUT_POSITIONS + longest
 
 
 def test_a_language_with_a_single_document_is_refused(text):
@@ -59,9 +59,9 @@ def test_a_language_with_a_single_document_is_refused(text):
         size_bytes=text.size_bytes[list(first.values())],
         windows=tuple(
             replace(window, document=number)
-            for number, each in enumerate(first.values())
+            for number, document in enumerate(first.values())
             for window in text.windows
-            if window.document == each
+            if window.document == document
         ),
     )
     with pytest.raises(InputError, match=r"at least 2 documents of every language.*eng_Latn has 1: give more"):

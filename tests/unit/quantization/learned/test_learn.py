@@ -61,30 +61,30 @@ def test_learning_stops_if_many_steps_have_no_finite_gradients():
 
 
 DAMAGED = {
-    "is missing": lambda found: {name: each for name, each in found.items() if name != "course.shares"},
-    r"map\|offsets is torch.float32": lambda found: found | {"map|offsets": found["map|offsets"].float()},
-    r"map\|logs is .*\[1\]; it must be": lambda found: found | {"map|logs": torch.zeros(1)},
-    "course.damage contains NaN or infinity": lambda found: (
-        found | {"course.damage": found["course.damage"] * float("nan")}
+    "is missing": lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "course.shares"},
+    r"map\|offsets is torch.float32": lambda tensors: tensors | {"map|offsets": tensors["map|offsets"].float()},
+    r"map\|logs is .*\[1\]; it must be": lambda tensors: tensors | {"map|logs": torch.zeros(1)},
+    "course.damage contains NaN or infinity": lambda tensors: (
+        tensors | {"course.damage": tensors["course.damage"] * float("nan")}
     ),
-    r"course.shares is .*\[2\]; it must be torch.float64 \[1\]": lambda found: (
-        found | {"course.shares": torch.ones(2, dtype=torch.float64)}
+    r"course.shares is .*\[2\]; it must be torch.float64 \[1\]": lambda tensors: (
+        tensors | {"course.shares": torch.ones(2, dtype=torch.float64)}
     ),
-    "they must rise from 0": lambda found: found | {"course.step": torch.tensor(1)},
-    "course.taken is 1; it must be one of": lambda found: found | {"course.taken": torch.tensor(1)},
-    "has codes beyond -4 … 3": lambda found: found | {"map|best.codes": found["map|best.codes"] + 4},
-    "contains a negative language weight": lambda found: found | {"course.shares": -found["course.shares"]},
+    "they must rise from 0": lambda tensors: tensors | {"course.step": torch.tensor(1)},
+    "course.taken is 1; it must be one of": lambda tensors: tensors | {"course.taken": torch.tensor(1)},
+    "has codes beyond -4 … 3": lambda tensors: tensors | {"map|best.codes": tensors["map|best.codes"] + 4},
+    "contains a negative language weight": lambda tensors: tensors | {"course.shares": -tensors["course.shares"]},
 }
 
 
-@pytest.mark.parametrize("said", DAMAGED)
-def test_a_state_that_is_damaged_is_refused(tmp_path, said):
+@pytest.mark.parametrize("message", DAMAGED)
+def test_a_state_that_is_damaged_is_refused(tmp_path, message):
     file = tmp_path / "learning" / "state.safetensors"
     first = learned(file)
     again = learned(file)  # continues after the last step
     assert again.best_codes["map"].codes.equal(first.best_codes["map"].codes)
-    save_file({name: each.contiguous() for name, each in DAMAGED[said](load_file(file)).items()}, file)
-    with pytest.raises(InputError, match=f"state.safetensors is damaged: .*{said}.*; delete the directory"):
+    save_file({name: tensor.contiguous() for name, tensor in DAMAGED[message](load_file(file)).items()}, file)
+    with pytest.raises(InputError, match=f"state.safetensors is damaged: .*{message}.*; delete the directory"):
         learned(file)
 
 

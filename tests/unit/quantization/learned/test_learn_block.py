@@ -50,9 +50,12 @@ def distiller(checkpoint, text, how=HOW):
 def learned(checkpoint, text, how=HOW, *, blocks=None, refine=None, **options):
     """Returns the blocks of a model, learned from text; without `how` as they are where learning starts."""
     layers = [
-        LayerPlan(each.name, each.block, each.role, Scheme(3, "channel", "exact", "twos", rounding="gptq"))
-        for each in checkpoint.architecture.weights.values()
-        if each.linear and each.block is not None and each.stacked is None and (blocks is None or each.block in blocks)
+        LayerPlan(weight.name, weight.block, weight.role, Scheme(3, "channel", "exact", "twos", rounding="gptq"))
+        for weight in checkpoint.architecture.weights.values()
+        if weight.linear
+        and weight.block is not None
+        and weight.stacked is None
+        and (blocks is None or weight.block in blocks)
     ]
     pi = {code: 1 / len(text.languages) for code in text.languages}
     plan = Plan("test", {}, checkpoint.target, "", checkpoint.architecture.family, tuple(layers), 0, languages=pi)
@@ -82,22 +85,24 @@ def errors(checkpoint, text, codes, *, block):
     """Returns the error of a block on held-out text by its definition, window by window, in whole models."""
     ours = distiller(checkpoint, text)
     held_out, importance = ours.held_out, ours.importance()[block]
-    windows = sorted((each for each in text.windows if each.document in held_out), key=lambda each: each.length)
+    windows = sorted(
+        (window for window in text.windows if window.document in held_out), key=lambda window: window.length
+    )
     outputs = ([], [])
-    for found, these in zip(outputs, ({}, codes), strict=True):
+    for recorded, these in zip(outputs, ({}, codes), strict=True):
         swapped = SwappedModel.load(checkpoint)
         swapped.replace(these)
         model = swapped.model
         path = checkpoint.architecture.blocks[block].module
-        model.get_submodule(path).register_forward_hook(lambda _module, _args, y, found=found: found.append(y))
+        model.get_submodule(path).register_forward_hook(lambda _module, _args, y, recorded=recorded: recorded.append(y))
         for batch in batches(replace(text, windows=tuple(windows)), positions=1):
             model(**batch.inputs)
     sums = np.zeros((2, len(text.languages)))
     for window, y, other in zip(windows, *outputs, strict=True):
         here = torch.tensor(window.main.text)
-        y, other = ((each[0] if isinstance(each, tuple) else each)[0, here] for each in (y, other))
+        y, other = ((output[0] if isinstance(output, tuple) else output)[0, here] for output in (y, other))
         weight = importance / y.square().sum(1, keepdim=True)
-        relative = [float((each.square() * weight).sum()) for each in (other - y, y)]
+        relative = [float((values.square() * weight).sum()) for values in (other - y, y)]
         sums[:, text.language_of[window.document]] += relative
     return sums[0] / sums[1]
 
@@ -127,11 +132,11 @@ def test_a_block_makes_up_for_the_loss_before_it(llama, taught):
 
 def test_outcomes_are_those_of_the_learned_codes(llama, taught):
     checkpoint, text = llama
-    for each in (each for block in taught for each in block.results):
-        W, codes = checkpoint.read(each.name), layers(*taught)[each.name]
-        assert each.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
-        assert set(each.error) == set(text.languages)
-        assert NOT_LEARNED not in each.notes
+    for result in (result for block in taught for result in block.results):
+        W, codes = checkpoint.read(result.name), layers(*taught)[result.name]
+        assert result.weight_error == pytest.approx(float((codes.dequantized - W).square().sum() / W.square().sum()))
+        assert set(result.error) == set(text.languages)
+        assert NOT_LEARNED not in result.notes
 
 
 def test_two_runs_give_the_same(llama, taught):
@@ -169,7 +174,9 @@ def test_codes_that_only_get_worse_are_not_taken(llama):
 
 
 def test_the_objective_is_followed(llama):
-    mean, worst = (learned(*llama, replace(HOW, objective=each, block_steps=8), blocks=[0])[0] for each in OBJECTIVES)
+    mean, worst = (
+        learned(*llama, replace(HOW, objective=objective, block_steps=8), blocks=[0])[0] for objective in OBJECTIVES
+    )
     assert any(not same_codes(codes, worst.layers[name]) for name, codes in mean.layers.items())
 
 
@@ -185,7 +192,7 @@ def test_learning_for_the_worst_language_brings_languages_together(llama, monkey
 
 
 def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(llama):
-    refine, found = distiller(*llama), []
+    refine, gradients = distiller(*llama), []
 
     class Watching(Nobody):
         def __call__(self, context):
@@ -193,21 +200,21 @@ def test_gradients_come_from_positions_of_text_by_the_weight_of_their_language(l
                 target = context.targets[0].clone()
                 batch = refine.block_batch(context.batches[0], target, context)
                 target[batch.paused.batch.main.text == 0] = torch.nan  # what is no text has no say
-                own = batch.language == 0
-                assert 0 < own.sum() < len(own)
+                first_language = batch.language == 0
+                assert 0 < first_language.sum() < len(first_language)
                 for these, weights in (
                     (batch, [2.0, 0.0]),
-                    (replace(batch, at=batch.at[own], language=batch.language[own]), [2.0, 5.0]),
+                    (replace(batch, at=batch.at[first_language], language=batch.language[first_language]), [2.0, 5.0]),
                 ):
                     these.add_gradients(np.array(weights))
-                    found.append([each.offsets.grad.clone() for each in codes.values()])
-                    for each in codes.values():
-                        each.zero_grad()
+                    gradients.append([layer.offsets.grad.clone() for layer in codes.values()])
+                    for layer in codes.values():
+                        layer.zero_grad()
             return super().__call__(context)
 
     learned(*llama, refine=Watching(refine), blocks=[0])
-    assert 0 < sum(float(each.abs().sum()) for each in found[0]) < np.inf
-    for one, other in zip(*found, strict=True):
+    assert 0 < sum(float(gradient.abs().sum()) for gradient in gradients[0]) < np.inf
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -216,24 +223,24 @@ def test_every_family_learns(reading_model, family):
     """With blocks that give tuples, weights that lie transposed, two stacks, and experts that are left as they are."""
     checkpoint = reading_model(family)
     text = tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=96))
-    found, start = learned(checkpoint, text, replace(HOW, block_steps=8)), learned(checkpoint, text, None)
+    trained, start = learned(checkpoint, text, replace(HOW, block_steps=8)), learned(checkpoint, text, None)
     changed = [
         any(not same_codes(codes, before.layers[name]) for name, codes in after.layers.items())
-        for after, before in zip(found[:-1], start[:-1], strict=True)
+        for after, before in zip(trained[:-1], start[:-1], strict=True)
     ]
     # no codes were found for the first block of mixtral that harm neither language
     assert all(changed) or (family == "mixtral" and any(changed))
-    for each in found[0].results:
-        expert = checkpoint.architecture.weights[each.name].expert is not None
-        assert (NOT_LEARNED in each.notes) == expert
+    for result in trained[0].results:
+        expert = checkpoint.architecture.weights[result.name].expert is not None
+        assert (NOT_LEARNED in result.notes) == expert
         if expert:
-            assert same_codes(found[0].layers[each.name], start[0].layers[each.name])
+            assert same_codes(trained[0].layers[result.name], start[0].layers[result.name])
 
 
 def test_trained_blocks_lose_less(outer_blocks):
     checkpoint = outer_blocks(2)
     text = tokenize_corpus(checkpoint, udhr(("eng", "heb", "swa")), request=TextRequest(tokens=96, sequence=64))
-    found, start = (learned(checkpoint, text, each) for each in (replace(HOW, block_steps=16), None))
-    before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, found))
+    trained, start = (learned(checkpoint, text, how) for how in (replace(HOW, block_steps=16), None))
+    before, after = (errors(checkpoint, text, layers(*blocks[:2]), block=1) for blocks in (start, trained))
     assert (after < before).all()
     assert after.mean() < 0.97 * before.mean()

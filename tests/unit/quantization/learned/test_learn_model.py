@@ -30,24 +30,24 @@ def asked(outer_blocks):
 def test_divergence_is_that_of_torch_and_so_is_its_gradient():
     a, b = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
     b.requires_grad_()
-    found = differentiable_kl(a, b)
-    found.pow(2).sum().backward()
+    divergence = differentiable_kl(a, b)
+    divergence.pow(2).sum().backward()
     mine, b.grad = b.grad, None
     expected = kl_div(b.log_softmax(1), a.log_softmax(1), reduction="none", log_target=True).sum(1)
     expected.pow(2).sum().backward()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(divergence, expected)
     torch.testing.assert_close(mine, b.grad)
 
 
 def test_damage_is_what_an_evaluation_measures(asked):
     reference, student, _ = asked
     teacher = Teacher(reference, student)
-    found = teacher.damage(range(len(reference.text.windows)))
+    damage = teacher.damage(range(len(reference.text.windows)))
     answers = reference.compare(student)
     languages = reference.text.language_of
     kl = np.bincount(languages, answers.kl) / np.bincount(languages, answers.predicted)
-    assert np.allclose(found, kl, rtol=1e-4)
-    assert (found > 0.001).all()
+    assert np.allclose(damage, kl, rtol=1e-4)
+    assert (damage > 0.001).all()
 
 
 def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatch):
@@ -65,8 +65,8 @@ def test_gradients_are_those_of_the_weighted_mean_of_languages(asked, monkeypatc
     student.zero_grad()
     logits = student(**batch.batch.inputs).logits[batch.rows, batch.columns]
     with torch.no_grad():
-        own = checkpoint.load()
-        target = own(**batch.batch.inputs).logits[batch.rows, batch.columns].log_softmax(1)
+        original = checkpoint.load()
+        target = original(**batch.batch.inputs).logits[batch.rows, batch.columns].log_softmax(1)
     whole = kl_div(logits.log_softmax(1), target, reduction="none", log_target=True).sum(1)
     loss = sum(share * whole[batch.language == i].mean() for i, share in enumerate(shares))
     loss.backward()
@@ -80,12 +80,12 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(asked):
     student.zero_grad()
     blocks = list(student.transformer.h)
     weights = [block.mlp.dense_h_to_4h.weight.requires_grad_() for block in blocks]
-    found = []
+    gradients = []
     for recomputed in ((), blocks):
         teacher = Teacher(reference, student, recomputed=recomputed)
         teacher.add_gradients(teacher.batch(range(4)), np.array([0.2, 0.8]))
-        found.append([weight.grad.clone() for weight in weights])
+        gradients.append([weight.grad.clone() for weight in weights])
         student.zero_grad()
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*gradients, strict=True):
         assert one.abs().max() > 0
         torch.testing.assert_close(one, other)

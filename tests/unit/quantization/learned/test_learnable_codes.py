@@ -23,12 +23,12 @@ def W():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_before_anything_is_learned_the_codes_are_those_given(W, transposed):
     codes, learnable = learnable_of(W, transposed=transposed)
-    made = learnable(torch.empty(0))
-    assert torch.equal(made.T if transposed else made, codes.dequantized.float())
-    found = learnable.current()
-    assert torch.equal(found.codes, codes.codes)
-    assert torch.equal(found.scales, codes.scales)
-    assert (found.bits, found.scales.dtype) == (3, torch.float16)
+    weight = learnable(torch.empty(0))
+    assert torch.equal(weight.T if transposed else weight, codes.dequantized.float())
+    current = learnable.current()
+    assert torch.equal(current.codes, codes.codes)
+    assert torch.equal(current.scales, codes.scales)
+    assert (current.bits, current.scales.dtype) == (3, torch.float16)
 
 
 def test_gradients_pass_straight_through(W):
@@ -46,10 +46,10 @@ def test_no_code_leaves_its_grid_or_goes_beyond_its_neighbours(W, kind, lowest):
     codes, learnable = learnable_of(3 * W, kind=kind)
     for far in (-100.0, 100.0):
         learnable.offsets.data.fill_(far).clamp_(-MAX_OFFSET, MAX_OFFSET)
-        found = learnable.current().codes
-        assert lowest <= found.min()
-        assert found.max() <= 3
-        assert (found.int() - codes.codes.int()).abs().max() == 1
+        current = learnable.current().codes
+        assert lowest <= current.min()
+        assert current.max() <= 3
+        assert (current.int() - codes.codes.int()).abs().max() == 1
 
 
 def test_steps_are_learned_in_the_type_that_is_stored(W):
@@ -74,8 +74,10 @@ def test_a_group_of_zeros_stays_zero():
 def test_learnable_codes_take_the_place_of_weights_and_release_them(reading_model):
     checkpoint = reading_model("gpt2")
     model = checkpoint.load()
-    before = {name: each.clone() for name, each in model.state_dict().items()}
-    weights = {name: each for name, each in checkpoint.architecture.weights.items() if each.linear and each.block == 0}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    weights = {
+        name: weight for name, weight in checkpoint.architecture.weights.items() if weight.linear and weight.block == 0
+    }
     start = {}
     for name, weight in weights.items():
         W = checkpoint.read(name).float()
@@ -86,16 +88,16 @@ def test_learnable_codes_take_the_place_of_weights_and_release_them(reading_mode
     ids = torch.tensor([[1, 2, 3]])
     with learnable_codes(model, checkpoint.architecture.weights, start) as learnable, torch.no_grad():
         assert set(learnable) == set(weights)
-        assert [name for name, each in model.named_parameters() if each.requires_grad]
+        assert [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         quantized = model(ids).logits
         for name, (codes, _) in start.items():
             module = model.get_submodule(weights[name].module)
-            made = module.weight.T if weights[name].transposed else module.weight
-            assert torch.equal(made, codes.dequantized.float())
+            dequantized = module.weight.T if weights[name].transposed else module.weight
+            assert torch.equal(dequantized, codes.dequantized.float())
     after = model.state_dict()
     assert after.keys() == before.keys()
-    for name, each in after.items():
-        assert each.numel() == 0 if name in start else torch.equal(each, before[name])
+    for name, tensor in after.items():
+        assert tensor.numel() == 0 if name in start else torch.equal(tensor, before[name])
     swapped = checkpoint.load()
     assert not torch.equal(quantized, swapped(ids).logits)
 

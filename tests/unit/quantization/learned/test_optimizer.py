@@ -17,32 +17,32 @@ def learnable(seed=0, shape=(6, 8)):
 
 def test_a_weight_takes_six_bytes():
     codes = learnable(shape=(64, 64))
-    own = AdamMoments.zeros(codes.offsets)
-    kept = (codes.first_codes, codes.offsets, own.first, own.second)
-    assert sum(each.nbytes for each in kept) == 6 * 64 * 64
-    assert own.least.numel() == 64
+    moments = AdamMoments.zeros(codes.offsets)
+    kept = (codes.first_codes, codes.offsets, moments.first, moments.second)
+    assert sum(tensor.nbytes for tensor in kept) == 6 * 64 * 64
+    assert moments.least.numel() == 64
 
 
 @pytest.mark.parametrize("in_backward", [True, False])
 def test_gradients_are_used_and_dropped(in_backward):
     codes = {"a": learnable(0), "b": learnable(1)}
     learner = CodeOptimizer(codes, rate=0.01)
-    before = {name: each.offsets.detach().clone() for name, each in codes.items()}
+    before = {name: learned.offsets.detach().clone() for name, learned in codes.items()}
     learner.begin_step(1.0)
-    loss = sum((each(torch.empty(0)) ** 2).sum() for each in codes.values())
+    loss = sum((learned(torch.empty(0)) ** 2).sum() for learned in codes.values())
     if in_backward:
         with learner.update_in_backward():
             loss.backward()
-        assert all(each.offsets.grad is None for each in codes.values())
+        assert all(learned.offsets.grad is None for learned in codes.values())
     else:
         loss.backward()
     assert learner.end_step()
-    for name, each in codes.items():
-        assert each.offsets.grad is None
-        assert each.log_scales.grad is None
-        moved = (each.offsets - before[name]).abs()
+    for name, learned in codes.items():
+        assert learned.offsets.grad is None
+        assert learned.log_scales.grad is None
+        moved = (learned.offsets - before[name]).abs()
         assert 0 < moved.max() <= 0.012  # the rate, and the rounding to bfloat16
-        assert each.offsets.abs().max() <= MAX_OFFSET
+        assert learned.offsets.abs().max() <= MAX_OFFSET
 
 
 def test_a_layer_with_gradients_that_are_not_finite_stays():
@@ -67,7 +67,7 @@ def test_a_restored_optimizer_goes_on_as_before():
     first, second = {"a": learnable()}, {"a": learnable()}
     learner = CodeOptimizer(first, rate=0.05, seed=3)
     steps(learner, first, 4)
-    saved = {name: each.detach().clone() for name, each in learner.tensors().items()}
+    saved = {name: tensor.detach().clone() for name, tensor in learner.tensors().items()}
     steps(learner, first, 4)
     resumed = CodeOptimizer(second, rate=0.05, seed=3)
     resumed.restore(saved, step=4)

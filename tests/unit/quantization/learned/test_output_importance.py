@@ -26,20 +26,20 @@ def read(reading_model):
 
 def test_importance_has_mean_one_and_no_channel_is_free(read):
     checkpoint, text = read
-    found = output_importance(checkpoint, text, device="cpu", seed=0)
-    assert sorted(found) == list(range(checkpoint.architecture.n_blocks))
-    for each in found.values():
-        assert each.shape == (checkpoint.config.get_text_config().hidden_size,)
-        assert each.mean().item() == pytest.approx(1 + LEAST_IMPORTANCE, rel=1e-4)
-        assert each.min() > 0
+    importance = output_importance(checkpoint, text, device="cpu", seed=0)
+    assert sorted(importance) == list(range(checkpoint.architecture.n_blocks))
+    for block_importance in importance.values():
+        assert block_importance.shape == (checkpoint.config.get_text_config().hidden_size,)
+        assert block_importance.mean().item() == pytest.approx(1 + LEAST_IMPORTANCE, rel=1e-4)
+        assert block_importance.min() > 0
 
 
 def test_streamed_and_whole_models_agree(read, monkeypatch):
     whole = output_importance(*read, device="cpu", seed=0)
     monkeypatch.setattr(run, "WHOLE_MODEL_BYTES", 0)
     streamed = output_importance(*read, device="cpu", seed=0)
-    for index, each in whole.items():
-        assert torch.corrcoef(torch.stack((each, streamed[index])))[0, 1] > 0.99
+    for index, importance in whole.items():
+        assert torch.corrcoef(torch.stack((importance, streamed[index])))[0, 1] > 0.99
 
 
 def test_it_is_the_fisher_gradient_of_relative_changes(read):
@@ -75,6 +75,6 @@ def test_it_is_the_fisher_gradient_of_relative_changes(read):
 def test_every_family_has_it(reading_model, family):
     checkpoint = reading_model(family)
     text = tokenize_corpus(checkpoint, WEATHER, request=TextRequest(tokens=96))
-    found = output_importance(checkpoint, text, device="cpu", seed=0)
-    assert sorted(found) == list(range(checkpoint.architecture.n_blocks))
-    assert all(torch.isfinite(each).all() for each in found.values())
+    importance = output_importance(checkpoint, text, device="cpu", seed=0)
+    assert sorted(importance) == list(range(checkpoint.architecture.n_blocks))
+    assert all(torch.isfinite(block_importance).all() for block_importance in importance.values())

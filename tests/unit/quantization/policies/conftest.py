@@ -23,8 +23,8 @@ def sensitivity_of(bits: Sequence[int], how: How) -> Sensitivity:
 
 
 def damage_of(allocations: Sequence[Sequence[int]]) -> np.ndarray:
-    found = sensitivity_of(range(2, 9), "measured")
-    rows = [sum(found.at(bits)[:, block] for block, bits in enumerate(each)) for each in allocations]
+    sensitivity = sensitivity_of(range(2, 9), "measured")
+    rows = [sum(sensitivity.at(bits)[:, block] for block, bits in enumerate(allocation)) for allocation in allocations]
     return np.array(rows)
 
 

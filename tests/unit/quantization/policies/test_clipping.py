@@ -10,7 +10,7 @@ from fairbits.quantization.evidence import Evidence
 
 def test_kappa_is_on_the_symmetric_grid(llama: Evidence, make_plan: Any, schemes: Any) -> None:
     plan = make_plan("kappa", llama, bits=3, group="channel")
-    assert {each.grid for each in schemes(plan)} == {"symmetric"}
+    assert {scheme.grid for scheme in schemes(plan)} == {"symmetric"}
     assert plan.settings["grid"] == "symmetric"
     assert any("4 bits only" in note for note in plan.notes)
     with pytest.raises(InputError, match="kappa does not take grid"):
@@ -18,7 +18,7 @@ def test_kappa_is_on_the_symmetric_grid(llama: Evidence, make_plan: Any, schemes
 
 
 def test_aciq_has_two_distributions(llama: Evidence, make_plan: Any, schemes: Any) -> None:
-    assert {each.clip for each in schemes(make_plan("aciq", llama, distribution="laplace"))} == {"laplace"}
+    assert {scheme.clip for scheme in schemes(make_plan("aciq", llama, distribution="laplace"))} == {"laplace"}
     with pytest.raises(InputError, match="one of gaussian, laplace"):
         make_plan("aciq", llama, distribution="cauchy")
 
@@ -26,7 +26,7 @@ def test_aciq_has_two_distributions(llama: Evidence, make_plan: Any, schemes: An
 def test_laaciq_of_one_language_saves_all_thresholds(llama: Evidence, make_plan: Any, schemes: Any) -> None:
     plan = make_plan("laaciq", llama, language="he")
     assert plan.languages == {"eng_Latn": 0.0, "heb_Hebr": 1.0, "hin_Deva": 0.0}
-    assert {each.objective for each in schemes(plan)} == {"mean"}
+    assert {scheme.objective for scheme in schemes(plan)} == {"mean"}
     assert plan.thresholds
     assert make_plan("laaciq", llama, objective="regret").settings["objective"] == "regret"
     with pytest.raises(InputError, match="objective is 'best'"):

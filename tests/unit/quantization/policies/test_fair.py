@@ -5,7 +5,7 @@ import pytest
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import CPU_END_TO_END_WEIGHTS
-from fairbits.models import device as capacity
+from fairbits.models import device
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Learning
@@ -18,8 +18,8 @@ CALIBRATION = Calibration(
 )
 
 
-def learning(evidence=EVIDENCE, **told):
-    plan = decide("fair", evidence, calibration=CALIBRATION, **told)
+def learning(evidence=EVIDENCE, **options):
+    plan = decide("fair", evidence, calibration=CALIBRATION, **options)
     settings = {
         name: plan.settings[name] for name in ("objective", "block_steps", "block_tokens", "model_steps", "rows")
     }
@@ -28,7 +28,7 @@ def learning(evidence=EVIDENCE, **told):
 
 
 def free_memory_of_gpu(monkeypatch, free):
-    monkeypatch.setattr(capacity, "free_gpu_memory", lambda _device: free)
+    monkeypatch.setattr(device, "free_gpu_memory", lambda _device: free)
 
 
 def test_a_gpu_reads_more_text(monkeypatch):
@@ -38,8 +38,8 @@ def test_a_gpu_reads_more_text(monkeypatch):
     assert on_a_gpu == Learning(rows=GPU_ROWS, block_tokens=GPU_TOKENS)
     assert Learning.rows < GPU_ROWS
     assert Learning.block_tokens < GPU_TOKENS
-    told = {"model_steps": 7, "rows": 3, "block_tokens": 100}
-    assert learning(replace(EVIDENCE, device="cuda"), **told) == Learning(**told)
+    options = {"model_steps": 7, "rows": 3, "block_tokens": 100}
+    assert learning(replace(EVIDENCE, device="cuda"), **options) == Learning(**options)
 
 
 def test_large_models_are_learned_block_by_block_unless_told_otherwise():
@@ -64,8 +64,8 @@ def test_the_memory_of_a_gpu_decides_whether_a_model_is_learned_end_to_end(monke
             return (int(weights) // 10,) * 10
 
     free_memory_of_gpu(monkeypatch, free)
-    found = learning(Large(EVIDENCE.checkpoint, EVIDENCE.languages, device="cuda"))
-    assert found.model_steps == (Learning.model_steps if whole else 0)
+    chosen = learning(Large(EVIDENCE.checkpoint, EVIDENCE.languages, device="cuda"))
+    assert chosen.model_steps == (Learning.model_steps if whole else 0)
 
 
 def test_fair_reads_more_text_than_others_if_nobody_says_how_much():
@@ -73,7 +73,7 @@ def test_fair_reads_more_text_than_others_if_nobody_says_how_much():
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("options", "message"),
     [
         ({"rows": 0}, "rows is 0"),
         ({"block_tokens": 3}, "block_tokens is 3"),
@@ -81,9 +81,9 @@ def test_fair_reads_more_text_than_others_if_nobody_says_how_much():
         ({"group": "tensor"}, "group is tensor"),
     ],
 )
-def test_what_cannot_be_learned_with_is_refused(told, message):
+def test_what_cannot_be_learned_with_is_refused(options, message):
     with pytest.raises(InputError, match=message):
-        decide("fair", EVIDENCE, calibration=CALIBRATION, **told)
+        decide("fair", EVIDENCE, calibration=CALIBRATION, **options)
 
 
 def test_defaults_in_words_are_those_that_are_used():

@@ -20,10 +20,10 @@ def test_language_weights_of_each_mix(llama: Evidence, make_plan: Any) -> None:
         "heb_Hebr": 0.75,
         "hin_Deva": 0.25,
     }
-    found = make_plan("gptq", llama, mix="minimax")
-    assert found.languages["heb_Hebr"] == 0.5
-    assert found.settings["rounds"] == [{"pi": {}}]
-    assert "found" in found.notes
+    minimax = make_plan("gptq", llama, mix="minimax")
+    assert minimax.languages["heb_Hebr"] == 0.5
+    assert minimax.settings["rounds"] == [{"pi": {}}]
+    assert "found" in minimax.notes
     with pytest.raises(InputError, match="fra_Latn is not one"):
         make_plan("gptq", llama, mix={"fr": 1})
 

@@ -15,11 +15,11 @@ from fairbits.quantization.evidence import Evidence
 
 
 def test_norms_head_and_embedding_are_kept_by_default(llama: Evidence, make_plan: Any) -> None:
-    kept = {each.role for each in make_plan("rtn", llama).layers if each.bits is None}
+    kept = {layer.role for layer in make_plan("rtn", llama).layers if layer.bits is None}
     assert kept == {"embedding", "head"}  # norms are not in the plan at all
     plan = make_plan("mse", llama, embeddings=8)
-    outside = [each for each in plan.quantized if each.block is None]
-    assert [(each.role, each.bits, each.scheme.clip) for each in outside] == [
+    outside = [layer for layer in plan.quantized if layer.block is None]
+    assert [(layer.role, layer.bits, layer.scheme.clip) for layer in outside] == [
         ("embedding", 8, "absmax"),
         ("head", 8, "absmax"),
     ]
@@ -30,7 +30,10 @@ def test_norms_head_and_embedding_are_kept_by_default(llama: Evidence, make_plan
 
 def test_four_bits_are_for_the_head_alone(llama: Evidence, make_plan: Any) -> None:
     plan, wider = make_plan("rtn", llama, embeddings=4), make_plan("rtn", llama, embeddings=8)
-    assert [(each.role, each.bits) for each in plan.quantized if each.block is None] == [("embedding", 8), ("head", 4)]
+    assert [(layer.role, layer.bits) for layer in plan.quantized if layer.block is None] == [
+        ("embedding", 8),
+        ("head", 4),
+    ]
     check_storable(llama.checkpoint, plan.schemes)
     head = llama.checkpoint.architecture.head
     assert head is not None
@@ -48,7 +51,7 @@ def test_a_note_says_that_vllm_cannot_load_a_quantized_embedding(llama: Evidence
 def test_a_tied_head_is_the_embedding(reading_model: Callable[[str], Checkpoint], make_plan: Any) -> None:
     tied = Evidence(reading_model("gemma3"))
     plan = make_plan("rtn", tied, embeddings=8)
-    assert [each.role for each in plan.quantized if each.block is None] == ["embedding"]
+    assert [layer.role for layer in plan.quantized if layer.block is None] == ["embedding"]
     check_storable(tied.checkpoint, plan.schemes)
     with pytest.raises(InputError, match=r"head and embedding tied: the format needs at least 8 bits .* use 8"):
         make_plan("rtn", tied, embeddings=4)
@@ -68,21 +71,21 @@ def test_a_head_that_repeats_the_embedding_in_the_file_is_tied(
 
 def test_fused_layers_share_bits_and_group(llama: Evidence, make_plan: Any) -> None:
     plan = make_plan("allocate", llama, avg_bits=4.5)
-    layers = {each.name: each for each in plan.layers}
+    layers = {layer.name: layer for layer in plan.layers}
     for group in llama.checkpoint.architecture.fused_groups.values():
-        assert len({layers[each.name].scheme.as_stored for each in group}) == 1
+        assert len({layers[weight.name].scheme.as_stored for weight in group}) == 1
 
 
 def test_routers_are_kept(reading_model: Callable[[str], Checkpoint], make_plan: Any, rounded_layers: Any) -> None:
     plan = make_plan("rtn", Evidence(reading_model("mixtral")))
     mlp = {"mlp_gate", "mlp_up", "mlp_down"}
-    assert {each.role for each in rounded_layers(plan)} == {"q", "k", "v", "attention_out"} | mlp
-    assert sum(each.role in mlp for each in rounded_layers(plan)) == 18  # 2 blocks × 3 experts × 3 maps
-    assert any(each.role == "router" and each.bits is None for each in plan.layers)
+    assert {layer.role for layer in rounded_layers(plan)} == {"q", "k", "v", "attention_out"} | mlp
+    assert sum(layer.role in mlp for layer in rounded_layers(plan)) == 18  # 2 blocks × 3 experts × 3 maps
+    assert any(layer.role == "router" and layer.bits is None for layer in plan.layers)
 
 
 def test_a_tensor_can_have_one_scale(llama: Evidence, make_plan: Any, schemes: Any) -> None:
-    assert {each.group for each in schemes(make_plan("gptq", llama, group="tensor"))} == {"tensor"}
+    assert {scheme.group for scheme in schemes(make_plan("gptq", llama, group="tensor"))} == {"tensor"}
 
 
 def test_the_size_is_the_size_of_the_file(llama: Evidence, make_plan: Any) -> None:

@@ -42,7 +42,9 @@ def test_scheme_of_each_policy(
     options = {"gateway": {"k": 2}, "protect": {"k": 1}}.get(name, {})
     plan = make_plan(name, llama, **options)
     assert plan.policy == name
-    assert {(each.clip, each.objective, each.rounding) for each in schemes(plan)} == {(clip, objective, rounding)}
+    assert {(scheme.clip, scheme.objective, scheme.rounding) for scheme in schemes(plan)} == {
+        (clip, objective, rounding)
+    }
     assert len(rounded_layers(plan)) == 14  # seven linear layers in each of two blocks
     assert plan.reads_text == policies.find_policy(name).reads_text
     assert plan.languages
@@ -58,7 +60,7 @@ def test_the_default_policy_weights_by_inputs(llama: Evidence, make_plan: Any, s
     bits_alike = ["rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "gptq"]
     assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect", "fair"])
     plan = make_plan(policies.DEFAULT, llama)
-    assert all(each.objective == "mean" for each in schemes(plan))
+    assert all(scheme.objective == "mean" for scheme in schemes(plan))
     assert plan.languages == pytest.approx(dict.fromkeys(LANGUAGES, 1 / 3))
 
 

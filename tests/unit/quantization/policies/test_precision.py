@@ -37,7 +37,7 @@ def test_gateway_takes_both_ends(llama: Evidence, make_plan: Any, block_bits: An
 
 def test_gateway_counts_both_stacks_as_one(reading_model: Callable[[str], Checkpoint], make_plan: Any) -> None:
     plan = make_plan("gateway", Evidence(reading_model("mt5"), LANGUAGES), k=2)
-    assert {each.block for each in plan.quantized if each.bits == 8} == {0, 3}
+    assert {layer.block for layer in plan.quantized if layer.bits == 8} == {0, 3}
     assert any("encoder and decoder" in note for note in plan.notes)
 
 
@@ -48,7 +48,7 @@ def test_allocate_spends_on_the_worst_language(llama: Evidence, make_plan: Any, 
     assert plan.settings["sensitivity"]["how"] == "predicted"
     assert plan.settings["bits"] == [4, 5]
     nearest = make_plan("allocate", llama, avg_bits=4.5, sensitivity="measured", rounding="nearest")
-    assert {each.rounding for each in schemes(nearest)} == {"nearest"}
+    assert {scheme.rounding for scheme in schemes(nearest)} == {"nearest"}
     assert nearest.settings["sensitivity"]["how"] == "measured"
 
 
@@ -58,7 +58,9 @@ def test_a_note_says_how_sensitivities_differ_from_the_plan(
 ) -> None:
     judged = "sensitivities are for rounding to nearest with scales set by the largest weight; the plan itself rounds "
     notes = [make_plan(name, llama, rounding=rounding, **options).notes for rounding in ("gptq", "nearest")]
-    assert [next(note for note in each if note.startswith(judged)).removeprefix(judged) for each in notes] == [
+    assert [
+        next(note for note in plan_notes if note.startswith(judged)).removeprefix(judged) for plan_notes in notes
+    ] == [
         "by gptq with a clip weighted by the inputs",
         "to nearest with a clip weighted by the inputs",
     ]
@@ -68,12 +70,12 @@ def test_a_note_says_how_sensitivities_differ_from_the_plan(
 def test_no_allocation_is_better_within_the_budget(objective: str) -> None:
     rng = np.random.default_rng(5)
     table = rng.gamma(1.0, size=(3, 4, 1)) * 4.0 ** -np.array([3, 4, 6])
-    found = Sensitivity("measured", LANGUAGES, (3, 4, 6), table, ())
+    sensitivity = Sensitivity("measured", LANGUAGES, (3, 4, 6), table, ())
     sizes = np.array([800, 1600, 800, 400])
-    chosen, _ = within_budget(found, sizes.tolist(), avg_bits=4.5, objective=objective)  # type: ignore[arg-type]
+    chosen, _ = within_budget(sensitivity, sizes.tolist(), avg_bits=4.5, objective=objective)  # type: ignore[arg-type]
     options = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T
     fits = options[(sizes * np.array([3, 4, 6])[options]).sum(1) <= 4.5 * sizes.sum()]
-    totals = np.array([table[:, range(4), each].sum(1) for each in fits])
+    totals = np.array([table[:, range(4), choice].sum(1) for choice in fits])
     uniform = table[:, :, 1].sum(1)
     if objective != "mean":
         floor = totals.min(0) if objective == "regret" else 0.0
@@ -87,8 +89,8 @@ def test_no_allocation_is_better_within_the_budget(objective: str) -> None:
 def test_a_note_names_languages_that_the_mean_hurts() -> None:
     table = np.array([[[1.0, 0.0], [0.0, 0.0], [0.4, 0.0]], [[0.0, 0.0], [9.0, 0.0], [0.0, 0.0]]])
     with_uniform = np.concatenate([10 * table[:, :, :1], table], axis=2)  # 3, 4 and 8 bits
-    found = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (3, 4, 8), with_uniform, ())
-    allocation, notes = within_budget(found, [8, 8, 8], avg_bits=5, objective="mean")
+    sensitivity = Sensitivity("measured", ("eng_Latn", "heb_Hebr"), (3, 4, 8), with_uniform, ())
+    allocation, notes = within_budget(sensitivity, [8, 8, 8], avg_bits=5, objective="mean")
     assert allocation.bits[1] == 8
     assert notes == ("the mean damage is minimal, but eng_Latn is worse off than with 4 bits everywhere",)
 
@@ -125,8 +127,8 @@ def test_one_block_cannot_be_protected_from_the_others(
 def test_large_searches_use_the_integer_program() -> None:
     rng = np.random.default_rng(0)
     gains = rng.gamma(1.0, size=(1, 60, 1)) * np.array([1.0, 0.0])
-    found = Sensitivity("measured", ("eng_Latn",), (4, 8), gains, ())
-    best = best_protected(found, bits=4, k=20, objective="worst")  # 4·10¹⁵ sets
+    sensitivity = Sensitivity("measured", ("eng_Latn",), (4, 8), gains, ())
+    best = best_protected(sensitivity, bits=4, k=20, objective="worst")  # 4·10¹⁵ sets
     assert best == tuple(sorted(np.argsort(-gains[0, :, 0])[:20].tolist()))
 
 

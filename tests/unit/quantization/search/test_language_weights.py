@@ -60,9 +60,9 @@ def test_halves_share_no_document(text: TokenizedText) -> None:
         counts = [(half.lang == code).sum() for half in (fit, check)]
         assert abs(counts[0] - counts[1]) <= 1
         assert sum(counts) == (text.lang == code).sum()
-    own = {tuple(window.main.ids): text.lang[window.document] for window in text.windows}
+    languages = {tuple(window.main.ids): text.lang[window.document] for window in text.windows}
     for half in (fit, check):
-        assert all(own[tuple(window.main.ids)] == half.lang[window.document] for window in half.windows)
+        assert all(languages[tuple(window.main.ids)] == half.lang[window.document] for window in half.windows)
     assert not set(fit.document.tolist()) & set(check.document.tolist())
     assert halves(text, seed=1)[0].document.tolist() != fit.document.tolist()
 
@@ -76,7 +76,7 @@ def test_parallel_documents_stay_together(llama: Checkpoint) -> None:
 
 def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkpoint, corpus: Corpus) -> None:
     seen: list[tuple[str, float, float]] = []
-    found = plan(
+    planned = plan(
         llama,
         text=corpus,
         mix="minimax",
@@ -86,17 +86,17 @@ def test_a_search_is_recorded_and_leaves_weights_equal_unless_sure(llama: Checkp
         progress=lambda *call: seen.append(call),
         **SMALL,
     )
-    rounds = found.settings["rounds"]
+    rounds = planned.settings["rounds"]
     assert len(rounds) == 2
     assert seen == sorted(seen)
     assert {stage for stage, _, _ in seen} == {"trying language weights"}
     assert seen[-1][1] == seen[-1][2]
     assert rounds[0]["pi"] == dict.fromkeys(LANGUAGES, 0.5)
     assert rounds[1]["pi"] != rounds[0]["pi"]
-    worst = [max(each["damage"].values()) for each in rounds]
+    worst = [max(entry["damage"].values()) for entry in rounds]
     best = int(np.argmin(worst))
-    taken = {code: pytest.approx(value, abs=1e-5) for code, value in found.languages.items()}
-    if any("stay equal" in note for note in found.notes):
+    taken = {code: pytest.approx(value, abs=1e-5) for code, value in planned.languages.items()}
+    if any("stay equal" in note for note in planned.notes):
         assert taken == rounds[0]["pi"]
     else:
         assert best == 1
@@ -108,12 +108,12 @@ def test_better_means_better_than_noise(text: TokenizedText) -> None:
     predicted = np.full(len(text.lang), 20.0)
     old = 20 * (0.1 + 0.2 * text.language_of + 0.05 * rng.standard_normal(len(predicted)))
     noisy = 20 * (0.1 + 0.2 * text.language_of + 0.05 * rng.standard_normal(len(predicted)))
-    told = {"predicted": predicted, "text": text, "seed": 0}
-    assert is_better(old - 2 * text.language_of, old, **told)
-    assert not is_better(old + 2 * text.language_of, old, **told)
-    assert not is_better(old - 2 * (text.language_of == 0), old, **told)  # the better language is not the worst
-    assert not is_better(noisy, old, **told)
-    assert not is_better(old, old, **told)
+    options = {"predicted": predicted, "text": text, "seed": 0}
+    assert is_better(old - 2 * text.language_of, old, **options)
+    assert not is_better(old + 2 * text.language_of, old, **options)
+    assert not is_better(old - 2 * (text.language_of == 0), old, **options)  # the better language is not the worst
+    assert not is_better(noisy, old, **options)
+    assert not is_better(old, old, **options)
 
 
 def test_too_few_documents_are_refused_before_anything_is_quantized(llama: Checkpoint, corpus: Corpus) -> None:

@@ -15,7 +15,8 @@ from fairbits_research.claims.claim import DOCUMENTS, StoredJudgement, Verdict, 
 from fairbits_research.claims.claim_page import as_data, as_markdown, count_words
 from fairbits_research.experiments.result import EXPERIMENTS
 
-PAGE = Path(__file__).parents[4] / "docs" / "research" / "theory.md"
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = DOCS / "research" / "theory.md"
 COUNTS = {"000": 33, "001": 25, "002": 15, "003": 13, "004": 34}
 CLAIMS = all_claims()
 
@@ -40,12 +41,12 @@ def test_at_least_80_claims_are_decided_without_a_model(results) -> None:
 
 @pytest.mark.long
 def test_other_pages_count_them(results) -> None:
-    said = count_words(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
-    assert f"Of {len(CLAIMS)} claims {said} |" in (PAGE.parent / "measured.md").read_text()
+    counts = count_words(results.values()).replace(f"{len(CLAIMS)} claims: ", "")
+    assert f"of {len(CLAIMS)} claims {counts} |" in (DOCS / "results.md").read_text()
     tally = Counter(finding.verdict for finding in results.values())
     undecided = tally[Verdict.UNDECIDED]
     faq = f"Of their {len(CLAIMS)} claims, {tally[Verdict.FAILS]} do not hold and {undecided} are undecided"
-    assert faq in (PAGE.parent / "faq.md").read_text()
+    assert faq in (DOCS / "faq.md").read_text()
 
 
 @pytest.mark.long
@@ -121,8 +122,8 @@ def test_page_is_current(results) -> None:
 
 @pytest.mark.long
 def test_the_table_of_all_claims_fits_the_terminal(results, command, monkeypatch) -> None:
-    found = [replace(claim, check=lambda finding=finding: finding) for claim, finding in results.items()]
-    monkeypatch.setattr("fairbits_research.claims.all_claims", lambda: found)
+    decided_claims = [replace(claim, check=lambda finding=finding: finding) for claim, finding in results.items()]
+    monkeypatch.setattr("fairbits_research.claims.all_claims", lambda: decided_claims)
     monkeypatch.setenv("NO_COLOR", "1")
     code, printed, _ = command("theory")
     assert code == 0

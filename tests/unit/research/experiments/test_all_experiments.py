@@ -20,9 +20,9 @@ def test_a_result_with_the_same_settings_is_finished(tmp_path: Path) -> None:
     file = tmp_path / "bounds.json"
     assert finished_before("bounds", file, SETTING) is None
     shutil.copy(STORED, file)
-    found = finished_before("bounds", file, SETTING)
-    assert found is not None
-    assert found.name == "bounds"
+    result = finished_before("bounds", file, SETTING)
+    assert result is not None
+    assert result.name == "bounds"
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_result_with_other_settings_is_not_taken_for_this_one(tmp_path: Path, 
 
 
 def test_the_laboratory_is_kept_between_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored, used, found = Result.load(STORED), [], []
+    stored, used, finished = Result.load(STORED), [], []
     monkeypatch.setattr(module, "run_experiment", lambda name, lab, **_: used.append((name, lab)) or stored)
     work = ExperimentWork(SETTING)
     for name in ("bounds", "outliers"):
-        run_experiments([name], work, pool=TaskPool(), on_result=lambda name, _: found.append(name))
-    assert found == ["bounds", "outliers"]
+        run_experiments([name], work, pool=TaskPool(), on_result=lambda name, _: finished.append(name))
+    assert finished == ["bounds", "outliers"]
     assert used[0][1] is used[1][1]
 
 

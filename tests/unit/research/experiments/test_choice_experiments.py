@@ -73,8 +73,8 @@ def laboratory(saved, monkeypatch, tmp_path_factory) -> Callable[..., Laboratory
 
 
 def test_own_copies_take_every_language_from_its_own_frame() -> None:
-    found = each_from_own_copy({"eng_Latn": frame_of(1.0, 9.0), "fra_Latn": frame_of(9.0, 2.0)})
-    assert language_values(found).tolist() == pytest.approx([1.0, 2.0])
+    frame = each_from_own_copy({"eng_Latn": frame_of(1.0, 9.0), "fra_Latn": frame_of(9.0, 2.0)})
+    assert language_values(frame).tolist() == pytest.approx([1.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,17 @@ def test_a_reduction_is_seen_excluded_or_open(difference: Estimate, answer: Answ
 
 
 def test_own_copies_that_even_languages_out_reduce_the_gap() -> None:
-    shared, own = frame_of(0.1, 0.2, 0.5, noise=0.02), frame_of(0.1, 0.15, 0.2, noise=0.02)
-    assert Copies(own, {"shared copy": shared}).answer is Answer.SUPPORTED
-    assert Copies(shared, {"shared copy": own}).answer is Answer.NOT_SUPPORTED
+    shared, separate = frame_of(0.1, 0.2, 0.5, noise=0.02), frame_of(0.1, 0.15, 0.2, noise=0.02)
+    assert Copies(separate, {"shared copy": shared}).answer is Answer.SUPPORTED
+    assert Copies(shared, {"shared copy": separate}).answer is Answer.NOT_SUPPORTED
 
 
 def test_the_home_advantage_is_free_of_effects_of_rows_and_columns() -> None:
     rng = np.random.default_rng(0)
     even = rng.normal(size=(6, 1)) + rng.normal(size=6)
     assert home_advantage(even) == pytest.approx((0.0, 1.0), abs=1e-12)
-    found, p = home_advantage(even - np.eye(6))
-    assert found == pytest.approx(-1.0)
+    advantage, p = home_advantage(even - np.eye(6))
+    assert advantage == pytest.approx(-1.0)
     assert p == pytest.approx(1 / 720), "of all exchanges only one has as much"
     assert home_advantage(np.eye(9) + 0.0)[1] < 1e-4, "drawn exchanges"
 
@@ -125,9 +125,9 @@ def trials_of(*, ends: float, blocks: int = 6) -> GatewayTrials:
     """Returns trials in which keeping an end takes `ends` of the damage of the second language, any other block 1."""
     sets = tuple(combinations(range(blocks), 3))
     frames = {(): frame_of(1.0, 20.0)}
-    for i, each in enumerate(sets):
-        kept = sum(ends if block in (0, blocks - 1) else 1.0 for block in each)
-        frames[each] = frame_of(1.0, 20.0 - kept + 1e-6 * i)
+    for i, kept_blocks in enumerate(sets):
+        kept = sum(ends if block in (0, blocks - 1) else 1.0 for block in kept_blocks)
+        frames[kept_blocks] = frame_of(1.0, 20.0 - kept + 1e-6 * i)
     return GatewayTrials(blocks, frames, sets)
 
 
@@ -181,7 +181,7 @@ def test_a_half_without_a_language_is_refused() -> None:
 
 def test_a_sample_of_sets_holds_all_with_both_ends_and_the_chosen() -> None:
     sets = sets_to_try(24, seed=0, also=[(3, 4, 5)])
-    assert sum({0, 23} <= set(each) for each in sets) == 22
+    assert sum({0, 23} <= set(blocks) for blocks in sets) == 22
     assert (3, 4, 5) in sets
     assert 220 <= len(sets) <= 243
     assert sets == sets_to_try(24, seed=0, also=[(3, 4, 5)])
@@ -215,8 +215,8 @@ def test_the_revised_formula_needs_outlier_blocks() -> None:
     share = np.array([[0.2, 0.8], [0.25, 0.75], [0.3, 0.7], [0.4, 0.6]])
     damage = np.array([4.0, 3.0, 2.0, 0.0])
     assert revised(share, np.array([1.0, 2.0]), damage=damage) == {}
-    found = revised(share, np.array([160.0, 0.0]), damage=damage)
-    assert found == {(REVISED, DAMAGE): pytest.approx(0.01 * 0.2 * 160)}
+    predictions = revised(share, np.array([160.0, 0.0]), damage=damage)
+    assert predictions == {(REVISED, DAMAGE): pytest.approx(0.01 * 0.2 * 160)}
 
 
 @pytest.mark.long
@@ -224,19 +224,19 @@ def test_own_thresholds_and_calibration_share_their_copies(laboratory, monkeypat
     monkeypatch.setattr("fairbits_research.experiments.own_calibration.FEW", 2)  # so that 3 bits are all
     codes = LANGUAGES[:3]
     here = laboratory(1, languages=codes)
-    told: list[str] = []
-    here.progress = lambda what, *_: told.append(what)
-    own = run_experiment("own-thresholds", here)
-    assert [row[:2] for row in own.tables[0].rows[:2]] == [(3, "own copies"), (3, "shared copy")]
-    assert own.subject.settings["bits"] == [3]
-    assert own.figure.series[0].labels == codes
-    found = run_experiment("calibration-language", here)
-    clip, gptq = found.tables[:2]
+    steps: list[str] = []
+    here.progress = lambda what, *_: steps.append(what)
+    thresholds = run_experiment("own-thresholds", here)
+    assert [row[:2] for row in thresholds.tables[0].rows[:2]] == [(3, "own copies"), (3, "shared copy")]
+    assert thresholds.subject.settings["bits"] == [3]
+    assert thresholds.figure.series[0].labels == codes
+    calibration = run_experiment("calibration-language", here)
+    clip, gptq = calibration.tables[:2]
     assert [row[0] for row in gptq.rows] == [*codes, "equal mix", "proportional mix"]
     diagonal = [clip.rows[i][i + 1] for i in range(3)]
-    assert diagonal == pytest.approx(own.figure.series[0].y, abs=1e-4), "the same copies"
+    assert diagonal == pytest.approx(thresholds.figure.series[0].y, abs=1e-4), "the same copies"
     assert np.abs(here.lab().trial.added_nll()).max() == 0
-    assert {"copies at 3 bits", "GPTQ on one language"} <= set(told)
+    assert {"copies at 3 bits", "GPTQ on one language"} <= set(steps)
 
 
 def test_unknown_training_shares_are_explained(laboratory) -> None:
@@ -249,22 +249,22 @@ def test_unknown_training_shares_are_explained(laboratory) -> None:
 @pytest.mark.long
 def test_gateway_layers_runs(laboratory) -> None:
     here = laboratory(4)
-    found = run_experiment("gateway-layers", here)
+    result = run_experiment("gateway-layers", here)
     lab = here.lab()
     assert np.abs(lab.trial.added_nll()).max() == 0, "everything is restored"
-    kept = dict(zip(found.figure.series[0].labels, found.figure.series[0].x, strict=True))
+    kept = dict(zip(result.figure.series[0].labels, result.figure.series[0].x, strict=True))
     assert set(kept) == {"{0, 1, 3}", "{0, 2, 3}"}
     assert kept["{0, 2, 3}"] == pytest.approx(language_values(lab.rounding_damage({1: 3})).max())
-    assert found.judgements[0].answer is found.answer
-    assert found.judgements[0].claim == "004-26"
+    assert result.judgements[0].answer is result.answer
+    assert result.judgements[0].claim == "004-26"
     with pytest.raises(InputError, match="has 3 blocks"):
         run_experiment("gateway-layers", laboratory(3))
 
 
 @pytest.mark.long
 def test_bounds_runs(laboratory) -> None:
-    found = run_experiment("bounds", laboratory(4, tokens=192))
-    cases, counts = found.tables
+    result = run_experiment("bounds", laboratory(4, tokens=192))
+    cases, counts = result.tables
     assert len({row[0] for row in cases.rows}) == 2
     assert {row[1] for row in cases.rows} == {f"{bits} bits, {clip}" for bits in (3, 4) for clip in ("absmax", "exact")}
     proved = [row for row in counts.rows if row[0] in PROVED]

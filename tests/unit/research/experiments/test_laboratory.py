@@ -12,7 +12,7 @@ from fairbits.models.device import resolve_device
 from fairbits.models.embedded import LANGUAGES
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED
-from fairbits.text.catalog import find_languages
+from fairbits.text.language_codes import find_languages
 from fairbits_research.experiments.laboratory import (
     TRAINING_TOKENS,
     Laboratory,
@@ -63,9 +63,9 @@ def test_widths_by_block_are_those_blocks(lab: ModelLab) -> None:
 
 @pytest.mark.long
 def test_a_policy_is_carried_out_with_its_text(lab: ModelLab) -> None:
-    own = language_values(lab.policy_damage("gptq", 3, mix={"heb_Hebr": 1.0}))
+    hebrew = language_values(lab.policy_damage("gptq", 3, mix={"heb_Hebr": 1.0}))
     other = language_values(lab.policy_damage("gptq", 3, mix={"eng_Latn": 1.0}))
-    assert own[1] < other[1], "Hebrew loses less where it is calibrated on"
+    assert hebrew[1] < other[1], "Hebrew loses less where it is calibrated on"
 
 
 @pytest.mark.long

@@ -96,23 +96,25 @@ class TestTraitCorrelation:
     def test_what_is_held_fixed_must_vary_and_leave_languages(self) -> None:
         rng = np.random.default_rng(0)
         x, y, z = rng.normal(size=(3, 12))
-        found = correlate(("x", x), ("y", y), among="own", covariates={"z": z, "constant": np.ones(12)})
-        assert found.covariates == ("z",)
+        correlation = correlate(("x", x), ("y", y), among="own", covariates={"z": z, "constant": np.ones(12)})
+        assert correlation.covariates == ("z",)
         assert correlate(("x", x[:6]), ("y", y[:6]), among="own", covariates={"z": z[:6]}).partial is None
 
     def test_a_common_cause_disappears_when_it_is_held_fixed(self) -> None:
         rng = np.random.default_rng(0)
         cause = rng.normal(size=60)
         x, y = cause + 0.3 * rng.normal(size=(2, 60))
-        found = correlate(("x", x), ("y", y), among="many", covariates={"cause": cause})
-        assert found.r.low > 0.5
-        assert found.partial is not None
-        assert not found.partial.estimate.excludes(0.0)
+        correlation = correlate(("x", x), ("y", y), among="many", covariates={"cause": cause})
+        assert correlation.r.low > 0.5
+        assert correlation.partial is not None
+        assert not correlation.partial.estimate.excludes(0.0)
 
     def test_the_table_adjusts_for_all_its_rows(self) -> None:
         rng = np.random.default_rng(0)
-        found = [correlate(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)]
-        table = correlation_table("correlations", found)
+        correlations = [
+            correlate(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)
+        ]
+        table = correlation_table("correlations", correlations)
         p, adjusted = (
             np.array([float(row[table.columns.index(name)]) for row in table.rows]) for name in ("p", "p, Holm")
         )
@@ -127,39 +129,39 @@ class TestManyLanguages:
     def test_every_script_and_family_has_its_turn(self) -> None:
         chosen = language_traits.draw_languages(CODES, 60, seed=0)
         assert len(set(chosen)) == 60
-        strata = {(each.script, each.family) for each in udhr_languages()}
-        found = {(each.script, each.family) for each in udhr_languages() if each.code in chosen}
-        assert len(found) == min(60, len(strata))
+        strata = {(language.script, language.family) for language in udhr_languages()}
+        covered = {(language.script, language.family) for language in udhr_languages() if language.code in chosen}
+        assert len(covered) == min(60, len(strata))
         assert chosen != language_traits.draw_languages(CODES, 60, seed=1)
 
     def test_named_languages_and_own_text_are_all_there_is(self) -> None:
         assert language_traits.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
 
     def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = language_traits.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
-        monkeypatch.setattr(language_traits, "screen_languages", lambda *_: known)
-        found = language_traits.many_languages(Laboratory(Setting(tokens=4096)))
-        assert found is not None
-        asked = found[0].setting
+        screening = language_traits.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
+        monkeypatch.setattr(language_traits, "screen_languages", lambda *_: screening)
+        drawn = language_traits.many_languages(Laboratory(Setting(tokens=4096)))
+        assert drawn is not None
+        asked = drawn[0].setting
         assert len(asked.languages or ()) == language_traits.MOST_LANGUAGES
         assert set(asked.languages or ()) <= set(CODES[:150])
         assert asked.tokens == language_traits.TOKENS_OF_MANY
 
     def test_the_next_ones_fill_up_and_it_is_said(self) -> None:
         loss = dict(zip(CODES[:100], np.linspace(0.9, 1.9, 100).tolist(), strict=True))
-        found = language_traits.LanguageScreening(loss)
-        assert len(found.known) == 10
-        assert found.choose(0) == sorted(CODES[:60])
-        assert "10 of the 100" in found.note()
-        assert "50 next best" in found.note()
+        screening = language_traits.LanguageScreening(loss)
+        assert len(screening.known) == 10
+        assert screening.choose(0) == sorted(CODES[:60])
+        assert "10 of the 100" in screening.note()
+        assert "50 next best" in screening.note()
 
     def test_a_model_knows_its_own_language_and_not_a_foreign_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         few = udhr(["eng_Latn", "fra_Latn", "aar_Latn"])
         monkeypatch.setattr(language_traits, "udhr", lambda: few)
         language_traits._screen.cache_clear()
-        found = language_traits.screen_languages("embedded:tiny", 64, 0, "cpu")
+        screening = language_traits.screen_languages("embedded:tiny", 64, 0, "cpu")
         language_traits._screen.cache_clear()
-        assert set(found.known) == {"eng_Latn", "fra_Latn"}
+        assert set(screening.known) == {"eng_Latn", "fra_Latn"}
 
 
 def test_without_damage_there_is_no_redundancy() -> None:
@@ -201,7 +203,7 @@ class TestCorrelations:
         assert combine_languages(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
 
     def test_attention_has_three_answers(self) -> None:
-        assert [_judge_mt5(each).answer for each in (about(-0.8), about(0.0), about(-0.5), None)] == [
+        assert [_judge_mt5(estimate).answer for estimate in (about(-0.8), about(0.0), about(-0.5), None)] == [
             YES,
             NO,
             OPEN,
@@ -235,7 +237,7 @@ def chain_of(p: float, effect: Estimate, power: float) -> Chain:
 
 
 def moved_by(damage: float, lost: float, activation: float, base: float = 1.1) -> TokenizationEffect:
-    D, lost_too = (frame(dict.fromkeys(("eng_Latn", "heb_Hebr"), each)) for each in (damage, lost))
+    D, lost_too = (frame(dict.fromkeys(("eng_Latn", "heb_Hebr"), value)) for value in (damage, lost))
     return TokenizationEffect(D, lost_too, about(activation, 0.05), 0.25, base)
 
 
@@ -262,21 +264,21 @@ class TestMediation:
         T = rng.uniform(0.3, 1, n)
         a = 0.1 + 0.1 * T + rng.normal(0, 0.01, n)
         lost = 1 / (1 + 4 * a + rng.normal(0, 0.02, n))
-        beside = 0.5 * lost - 0.3 * T + rng.normal(0, 0.01, n)
+        direct = 0.5 * lost - 0.3 * T + rng.normal(0, 0.01, n)
         alone = 0.5 * lost + rng.normal(0, 0.01, n)
-        found = {
+        fits = {
             way: fit_chain(traits(a, D, lost=lost, quality=T), seed=0)
-            for way, D in (("beside", beside), ("alone", alone))
+            for way, D in (("beside", direct), ("alone", alone))
         }
-        assert found["beside"].p["T and D given R"] < 0.01
-        assert min(found["alone"].p.values()) > 0.05
-        assert found["alone"].fit.chain.low > 0
+        assert fits["beside"].p["T and D given R"] < 0.01
+        assert min(fits["alone"].p.values()) > 0.05
+        assert fits["alone"].fit.chain.low > 0
 
     def test_few_languages_are_refused(self) -> None:
         with pytest.raises(InputError, match="name at least 12"):
             fit_chain(example(n=8), seed=0)
 
     def test_the_mean_over_languages_has_an_interval(self) -> None:
-        found = mean_over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
-        assert found.value == pytest.approx(0.2)
-        assert 0 < found.low < 0.2 < found.high < 0.4
+        mean = mean_over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))
+        assert mean.value == pytest.approx(0.2)
+        assert 0 < mean.low < 0.2 < mean.high < 0.4

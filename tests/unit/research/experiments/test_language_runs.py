@@ -62,7 +62,7 @@ class TestFinerTokens:
         other = with_finer_tokens(lab)
         assert np.array_equal(other.text.size_bytes, lab.text.size_bytes)
         assert np.array_equal(other.text.lang, lab.text.lang)
-        tokens = [sum(sum(window.main.text) for window in each.text.windows) for each in (lab, other)]
+        tokens = [sum(sum(window.main.text) for window in model_lab.text.windows) for model_lab in (lab, other)]
         assert tokens[1] / tokens[0] == pytest.approx(1 + MORE_TOKENS, abs=0.02)
 
 
@@ -70,12 +70,12 @@ class TestFinerTokens:
 def test_a_small_real_run_of_own_languages() -> None:
     laboratory = Laboratory(SMALL)
     result = correlations(laboratory)
-    assert {each.claim for each in result.judgements} == {"000-14", "000-09", "001-10"}
+    assert {judgement.claim for judgement in result.judgements} == {"000-14", "000-09", "001-10"}
     assert result.figure.series[0].labels == OWN
     assert result.as_bytes()
     shares = dict(zip(OWN, (0.1, 0.5, 0.3, 0.1), strict=True))
     trained = training_data(Laboratory(replace(SMALL, shares=shares)))
-    assert {each.claim for each in trained.judgements} == {"001-19", "002-15", "001-04"}
+    assert {judgement.claim for judgement in trained.judgements} == {"001-19", "002-15", "001-04"}
     assert trained.figure.series[0].x == (0.1, 0.5, 0.3, 0.1)
 
 
@@ -86,14 +86,14 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
     screening = language_traits.LanguageScreening(dict.fromkeys(codes[:13], 0.5) | dict.fromkeys(codes[13:], 1.5))
     monkeypatch.setattr(language_traits, "DRAWS", 2)
     monkeypatch.setattr(language_traits, "many_languages", lambda _: (wide, screening))
-    found = redundancy(Laboratory(SMALL))
-    assert [each.title for each in found.tables[2:]] == [
-        f"Traits of {each} languages" for each in ("own", "many", "known")
+    compared = redundancy(Laboratory(SMALL))
+    assert [table.title for table in compared.tables[2:]] == [
+        f"Traits of {group} languages" for group in ("own", "many", "known")
     ]
-    assert [len(each.rows) for each in found.tables[2:]] == [4, 14, 13]
-    assert found.answer is OPEN  # four own languages decide nothing
+    assert [len(table.rows) for table in compared.tables[2:]] == [4, 14, 13]
+    assert compared.answer is OPEN  # four own languages decide nothing
     result = mediation(wide)
-    assert [each.claim for each in result.judgements] == ["004-27"]
+    assert [judgement.claim for judgement in result.judgements] == ["004-27"]
     assert len(result.tables[0].rows) == 10
     assert "% more tokens" in result.tables[2].title
     assert result.as_bytes()
@@ -101,10 +101,10 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
     loss = dict.fromkeys(LANGUAGES["tiny"], 0.4) | {"ron_Latn": 0.9, "tam_Taml": 1.2}
-    found = language_traits.LanguageScreening(loss)
-    assert set(found.known) == {*LANGUAGES["tiny"], "ron_Latn"}
-    assert set(found.choose(0)) == set(loss), "fewer than are needed: the next ones are added"
-    assert "21 of the 22 languages" in found.note()
+    screening = language_traits.LanguageScreening(loss)
+    assert set(screening.known) == {*LANGUAGES["tiny"], "ron_Latn"}
+    assert set(screening.choose(0)) == set(loss), "fewer than are needed: the next ones are added"
+    assert "21 of the 22 languages" in screening.note()
     assert language_traits.byte_entropy(["aaaa"]) == 0
     assert language_traits.byte_entropy(["abcd"]) == 2
 
@@ -113,10 +113,10 @@ def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
 def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
     laboratory = Laboratory(SMALL)
     lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(4)))
-    found = measure_traits(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
-    share = found.outlier_share.by_language()
-    assert found.a == pytest.approx([share[code].value for code in found.languages])
-    assert (language_values(found.damage["nearest, 3 bits"]) > 0).all()
-    assert (found.kappa_eff > 10).all()
-    assert found.quality[found.languages.index("eng_Latn")] == 1.0
-    assert (found.robustness > 0).all()
+    traits = measure_traits(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
+    share = traits.outlier_share.by_language()
+    assert traits.a == pytest.approx([share[code].value for code in traits.languages])
+    assert (language_values(traits.damage["nearest, 3 bits"]) > 0).all()
+    assert (traits.kappa_eff > 10).all()
+    assert traits.quality[traits.languages.index("eng_Latn")] == 1.0
+    assert (traits.robustness > 0).all()

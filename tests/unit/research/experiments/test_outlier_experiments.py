@@ -49,8 +49,8 @@ class FakeLab:
 
     def rounding_damage(self, bits, *, clip="absmax"):
         widths = [bits] * self.n_blocks if isinstance(bits, int) else bits
-        given = widths if isinstance(widths, dict) else dict(enumerate(widths))
-        return made_up(self._gap(self.kappa, given, clip))
+        block_widths = widths if isinstance(widths, dict) else dict(enumerate(widths))
+        return made_up(self._gap(self.kappa, block_widths, clip))
 
     def policy_damage(self, policy, bits):
         return made_up(self._gap(self.kappa, dict.fromkeys(range(self.n_blocks), bits), policy))
@@ -169,7 +169,7 @@ def test_random_sets_are_different_and_leave_the_outliers_out() -> None:
 
 def test_outliers_that_widen_the_gap_under_all(tmp_path) -> None:
     result = outliers.outliers(FakeLaboratory(lambda kappa, widths, _: 0.01 * kappa[list(widths)].max() ** 0.5))
-    assert {each.claim: each.answer for each in result.judgements} == {"001-02": YES, "001-07": YES}
+    assert {judgement.claim: judgement.answer for judgement in result.judgements} == {"001-02": YES, "001-07": YES}
     assert result.answer is NO  # the blocks of low κ show a gap
     assert [row[2] for row in result.tables[2].rows] == ["1.00"] * 6
     round_trip(result, tmp_path)

@@ -33,8 +33,8 @@ def example(seed: int, n: int = 6) -> SharedInput:
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(LANGUAGES, n, 2 * n)) * np.exp(rng.normal(size=(LANGUAGES, n, 1)))
     H, other = (
-        (each @ each.transpose(0, 2, 1) / each.shape[2]).astype(np.float32)
-        for each in (roots, roots + 0.1 * rng.normal(size=roots.shape))
+        (root @ root.transpose(0, 2, 1) / root.shape[2]).astype(np.float32)
+        for root in (roots, roots + 0.1 * rng.normal(size=roots.shape))
     )
     damage = rng.uniform(0.5, 2.0, (2, LANGUAGES))
     return SharedInput(f"blocks.{seed}.mlp.input", H, other, (damage[0], damage[1]))
@@ -51,14 +51,14 @@ def inputs() -> list[SharedInput]:
 
 @pytest.fixture(scope="module")
 def model(inputs) -> ModelCosts:
-    return model_costs(inputs, [input_costs(each) for each in inputs], nothing)
+    return model_costs(inputs, [input_costs(shared_input) for shared_input in inputs], nothing)
 
 
 class TestCosts:
     def test_no_mix_is_below_the_bounds(self, inputs, model) -> None:
         rng = np.random.default_rng(0)
         for pi in rng.dirichlet(np.ones(LANGUAGES), size=30):
-            paid = sum(each.damage[1] * each.least_costs(pi) for each in inputs)
+            paid = sum(shared_input.damage[1] * shared_input.least_costs(pi) for shared_input in inputs)
             assert paid.max() >= model.bound.bound * (1 - 1e-9)
             assert (paid / model.alone).max() >= model.price.bound * (1 - 1e-9)
         assert model.bound.reached <= model.bound.bound * 1.011
@@ -71,10 +71,10 @@ class TestCosts:
 
     def test_each_input_has_a_price(self, inputs) -> None:
         for one in inputs:
-            found = input_costs(one)
-            assert found.any_code.bound < found.price.bound <= found.ratio.max() * 1.2
+            costs = input_costs(one)
+            assert costs.any_code.bound < costs.price.bound <= costs.ratio.max() * 1.2
             alone = [one.costs(pi)[i] for i, pi in enumerate(np.eye(LANGUAGES))]
-            assert found.alone == pytest.approx(alone)
+            assert costs.alone == pytest.approx(alone)
 
     def test_costs_on_the_calibration_text_contain_the_damping(self) -> None:
         one = example(5)
@@ -96,12 +96,12 @@ def test_damage_is_in_bits_per_byte_and_sums_the_maps_of_an_input() -> None:
         inputs={"attention": H, "unused": H},
         seen_by={"q": "attention", "k": "attention"},
     )
-    (found,) = shared_inputs(measured, measured, {"q": np.array([1.0, 0.5]), "k": np.array([2.0])})
+    (shared_input,) = shared_inputs(measured, measured, {"q": np.array([1.0, 0.5]), "k": np.array([2.0])})
     expected = 0.5 * np.array([1 + 1 + 2, 3 + 2 + 2]) * np.array([10 / 40, 10 / 20]) / np.log(2)
-    assert found.damage[0] == pytest.approx(expected)
-    assert found.damage[1] == pytest.approx(expected)
-    assert found.calibration is H
-    assert found.evaluation == pytest.approx(H * (1 + FLOOR))
+    assert shared_input.damage[0] == pytest.approx(expected)
+    assert shared_input.damage[1] == pytest.approx(expected)
+    assert shared_input.calibration is H
+    assert shared_input.evaluation == pytest.approx(H * (1 + FLOOR))
 
 
 def frame(levels, *, spread=0.001) -> LanguageFrame:

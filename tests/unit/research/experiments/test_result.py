@@ -50,7 +50,7 @@ def test_a_file_gives_the_result_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("{", "is not valid JSON .*; it must be a result: write one with fairbits research --out"),
         ("[]", "holds a JSON list"),
@@ -58,9 +58,9 @@ def test_a_file_gives_the_result_back(tmp_path: Path) -> None:
         ('{"schema": "fairbits.research/1", "fairbits": "0"}', "is damaged: name is missing"),
     ],
 )
-def test_what_is_no_result_is_refused(tmp_path: Path, content: str, said: str) -> None:
+def test_what_is_no_result_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "r.json").write_text(content)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         Result.load(tmp_path / "r.json")
 
 

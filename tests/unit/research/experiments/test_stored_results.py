@@ -33,24 +33,24 @@ def test_files_are_as_results_write_them() -> None:
 def test_every_result_is_complete() -> None:
     for results in FOUND.values():
         for result in results.values():
-            own = result.subject
-            assert own.languages >= 8
-            assert own.documents >= 5 * own.languages
-            assert own.seeds
+            subject = result.subject
+            assert subject.languages >= 8
+            assert subject.documents >= 5 * subject.languages
+            assert subject.seeds
             assert result.tables
             assert result.figure.series
             assert result.verdict.endswith(".")
             assert result.meaning.endswith(".")
             assert result.answer is not Answer.UNDECIDED or result.power, f"{result.name}: what would decide it?"
-            assert not any(each.because.endswith(".") for each in result.judgements)
+            assert not any(judgement.because.endswith(".") for judgement in result.judgements)
 
 
 def test_judged_claims_exist_and_are_told_by_theory() -> None:
-    known = {claim.id: claim for claim in all_claims()}
-    for id, found in stored_judgements().items():
-        finding = known[id].check()
-        assert finding.command == f"fairbits research {found[0].experiment}", id
-        assert all(each.because in finding.summary for each in found)
+    claims = {claim.id: claim for claim in all_claims()}
+    for id, judgements in stored_judgements().items():
+        finding = claims[id].check()
+        assert finding.command == f"fairbits research {judgements[0].experiment}", id
+        assert all(judgement.because in finding.summary for judgement in judgements)
 
 
 def test_the_page_is_current_and_its_figures_are_there() -> None:
@@ -82,7 +82,7 @@ def test_the_terminal_shows_them(capsys) -> None:
 def test_the_page_on_what_was_measured_counts_them() -> None:
     answers = [overall_answer(results) for results in FOUND.values()]
     against, for_it, open_ones = (
-        answers.count(each) for each in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
+        answers.count(answer) for answer in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
     )
-    said = f"of {len(answers)} experiments {against} do not support the prediction, {for_it} do, {open_ones} are"
-    assert f"{said} undecided" in (DOCS / "results.md").read_text(encoding="utf-8")
+    sentence = f"of {len(answers)} experiments {against} do not support the prediction, {for_it} do, {open_ones} are"
+    assert f"{sentence} undecided" in (DOCS / "results.md").read_text(encoding="utf-8")

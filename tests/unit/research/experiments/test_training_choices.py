@@ -40,8 +40,8 @@ def models(kappa: Sequence[float], *, uneven: Sequence[float] = UNEVEN, bits: fl
 
 def pairs(*changes: tuple[float, float]) -> dict[int, list[tuple[str, Estimate, float]]]:
     """Returns changes (low, high) of a gap of 1 at both widths."""
-    found = [("pair", Estimate((low + high) / 2, low, high, 40), 1.0) for low, high in changes]
-    return {3: found, 4: found}
+    gap_changes = [("pair", Estimate((low + high) / 2, low, high, 40), 1.0) for low, high in changes]
+    return {3: gap_changes, 4: gap_changes}
 
 
 def directory(tmp_path: Path, *names: str) -> Path:
@@ -54,8 +54,8 @@ def directory(tmp_path: Path, *names: str) -> Path:
 def test_models_are_found_by_arm_with_seeds_as_numbers(tmp_path) -> None:
     place = directory(tmp_path, "base-10", "base-9", "penalty-1")
     (place / "data-1").mkdir()  # begun, not written
-    found = models_in(place)
-    assert {arm: [Path(each).name for each in paths] for arm, paths in found.items()} == {
+    arms = models_in(place)
+    assert {arm: [Path(path).name for path in paths] for arm, paths in arms.items()} == {
         "base": ["base-9", "base-10"],
         "penalty": ["penalty-1"],
     }
@@ -84,9 +84,9 @@ def test_arms_need_two_seeds() -> None:
 def test_the_rule_errs_as_often_as_the_design_says() -> None:
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(3000, 6, 2))
-    found = np.array([[direction_of_change(arm, base) for arm in arms] for base, *arms in drawn])
-    assert np.mean(found != 0) == pytest.approx(0.09, abs=0.01)
-    assert np.mean((found < 0).any(axis=1)) == pytest.approx(0.16, abs=0.02)
+    directions = np.array([[direction_of_change(arm, base) for arm in arms] for base, *arms in drawn])
+    assert np.mean(directions != 0) == pytest.approx(0.09, abs=0.01)
+    assert np.mean((directions < 0).any(axis=1)) == pytest.approx(0.16, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_a_gap_fell_or_not_or_perhaps(low, high, answer) -> None:
 )
 def test_the_penalty_is_judged_by_all_pairs_and_by_layer_use(changes, uneven, answer) -> None:
     family = {"base": models((5, 6)), "penalty": models((5, 6), uneven=uneven)}
-    found = judge_penalty(family, pairs(*changes))
-    assert found.answer is answer
-    assert ("no clear fall" in found.because) == (uneven is UNEVEN)
+    judgement = judge_penalty(family, pairs(*changes))
+    assert judgement.answer is answer
+    assert ("no clear fall" in judgement.because) == (uneven is UNEVEN)
 
 
 def test_without_the_penalty_nothing_is_said_of_it() -> None:
@@ -172,13 +172,13 @@ def test_a_small_run_sees_the_heavy_tails_of_one_arm(tmp_path) -> None:
         model.save_pretrained(tmp_path / f"{arm}-{seed}")
         t.PreTrainedTokenizerFast.from_pretrained(ASSETS / "tiny").save_pretrained(tmp_path / f"{arm}-{seed}")
     laboratory = Laboratory(Setting(languages=LANGUAGES, tokens=256, calibration=128))
-    found = run_experiment("training-choices", laboratory, models=tmp_path)
-    penalty, respects = found.judgements
+    result = run_experiment("training-choices", laboratory, models=tmp_path)
+    penalty, respects = result.judgements
     assert (penalty.claim, respects.claim) == ("000-29", "001-21")
     assert "raised by initialization" in respects.because
     assert penalty.answer is Answer.UNDECIDED  # models of the same weights: layer use is as uneven as before
-    same = [row for row in found.tables[2].rows if row[1] in ("penalty-1 less base-1", "penalty-2 less base-2")]
+    same = [row for row in result.tables[2].rows if row[1] in ("penalty-1 less base-1", "penalty-2 less base-2")]
     assert [row[3] for row in same] == ["0 [0, 0]"] * 4
-    assert found.subject.seeds == (1, 2)
-    found.save(tmp_path / "result.json")
-    assert Result.load(tmp_path / "result.json").as_bytes() == found.as_bytes()
+    assert result.subject.seeds == (1, 2)
+    result.save(tmp_path / "result.json")
+    assert Result.load(tmp_path / "result.json").as_bytes() == result.as_bytes()

@@ -36,20 +36,20 @@ def test_the_staircase_gives_the_kurtosis_it_promises(target):
     W = np.random.default_rng(0).standard_normal((50, 80))
     sums, slices = columns(W)
     order = tuple(range(7, 50))
-    found = find_staircase(target, W.size, sums, orders=[order], slices=slices)
+    staircase = find_staircase(target, W.size, sums, orders=[order], slices=slices)
     scaled = W.copy()
-    scaled[:, list(order[: len(found.exponents)])] *= 2.0 ** np.array(found.exponents)
-    assert stats.kurtosis(scaled.ravel()) == pytest.approx(found.kappa, rel=1e-9)
-    assert found.kappa == pytest.approx(target, rel=0.02)
+    scaled[:, list(order[: len(staircase.exponents)])] *= 2.0 ** np.array(staircase.exponents)
+    assert stats.kurtosis(scaled.ravel()) == pytest.approx(staircase.kappa, rel=1e-9)
+    assert staircase.kappa == pytest.approx(target, rel=0.02)
 
 
 @pytest.mark.parametrize("target", [9.0, 30.0])
 def test_no_staircase_with_fewer_channels_is_as_near(target):
     W = np.random.default_rng(1).standard_normal((40, 60))
     sums, slices = columns(W)
-    found = find_staircase(target, W.size, sums, orders=[tuple(range(20))], slices=slices)
-    assert abs(found.kappa / target - 1) <= search.AIM
-    for size in range(1, len(found.exponents)):
+    staircase = find_staircase(target, W.size, sums, orders=[tuple(range(20))], slices=slices)
+    assert abs(staircase.kappa / target - 1) <= search.AIM
+    for size in range(1, len(staircase.exponents)):
         for exponents in combinations_with_replacement(range(search.LARGEST_EXPONENT, 0, -1), size):
             if exponents[0] - exponents[-1] <= 2:
                 scaled = W.copy()
@@ -63,8 +63,8 @@ def test_the_message_names_what_is_reachable():
     with pytest.raises(InputError, match=r"2[0-9]{2}\S* is the largest within reach") as caught:
         find_staircase(1e4, W.size, sums, orders=[tuple(range(20))], slices=slices)
     largest = float(str(caught.value).split("; ")[1].split()[0])
-    found = find_staircase(largest, W.size, sums, orders=[tuple(range(20))], slices=slices)
-    assert found.kappa == pytest.approx(largest, rel=0.01)
+    staircase = find_staircase(largest, W.size, sums, orders=[tuple(range(20))], slices=slices)
+    assert staircase.kappa == pytest.approx(largest, rel=0.01)
 
 
 @pytest.mark.parametrize(

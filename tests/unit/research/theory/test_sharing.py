@@ -56,22 +56,22 @@ def test_bounds_are_concave_in_the_mixture_and_costs_are_their_tangent(seed, n, 
 def test_the_certificate_limits_every_mixture(seed, n, kind) -> None:
     H = moments(seed, 4, n)
     costs_of = kind(H)
-    found = least_favourable(costs_of, 4, tolerance=1e-3, most=500)
-    assert found.pi.sum() == pytest.approx(1)
-    assert (found.pi >= 0).all()
-    assert found.bound <= found.reached <= found.bound * 1.01
+    certificate = least_favourable(costs_of, 4, tolerance=1e-3, most=500)
+    assert certificate.pi.sum() == pytest.approx(1)
+    assert (certificate.pi >= 0).all()
+    assert certificate.bound <= certificate.reached <= certificate.bound * 1.01
     for pi in np.random.default_rng(seed).dirichlet(np.ones(4), size=20):
-        assert pi @ costs_of(pi) <= found.reached * (1 + 1e-9)
+        assert pi @ costs_of(pi) <= certificate.reached * (1 + 1e-9)
     alone = [costs_of(pi)[i] for i, pi in enumerate(np.eye(4))]
-    assert found.reached >= max(alone) * (1 - 1e-9)  # one code for all is no cheaper than the dearest alone
+    assert certificate.reached >= max(alone) * (1 - 1e-9)  # one code for all is no cheaper than the dearest alone
 
 
 @MANY
 @given(SEEDS, SIZES)
 def test_any_code_may_cost_less_than_feedback_and_never_more(seed, n) -> None:
     H = moments(seed, 1, n)
-    own = feedback_costs(H, H[0])[0]
-    assert sphere_bound(H[0]) <= own * (1 + 1e-9)
+    cost = feedback_costs(H, H[0])[0]
+    assert sphere_bound(H[0]) <= cost * (1 + 1e-9)
     for order in (np.arange(n), np.arange(n)[::-1]):  # any order costs at least a box of the same volume
         assert feedback_costs(H, H[0], order=order)[0] >= n / 12 * np.linalg.det(H[0]) ** (1 / n) * (1 - 1e-9)
 
@@ -81,24 +81,24 @@ def test_any_code_may_cost_less_than_feedback_and_never_more(seed, n) -> None:
 def test_feedback_for_a_language_itself_is_the_cheapest(seed, n) -> None:
     H = moments(seed, 2, n)
     order = np.random.default_rng(seed).permutation(n)
-    own = feedback_costs(H, H[0], order=order)[0]
-    assert own <= feedback_costs(H, H[1], order=order)[0] * (1 + 1e-9)
-    assert own <= np.trace(H[0]) / 12 * (1 + 1e-9)  # rounding to nearest
+    cost = feedback_costs(H, H[0], order=order)[0]
+    assert cost <= feedback_costs(H, H[1], order=order)[0] * (1 + 1e-9)
+    assert cost <= np.trace(H[0]) / 12 * (1 + 1e-9)  # rounding to nearest
 
 
 def test_languages_alike_share_without_a_price() -> None:
     H = np.repeat(moments(0, 1, 5), 3, axis=0)
-    found = least_favourable(by_sphere(H), 3, tolerance=1e-9)
-    assert found.bound == pytest.approx(sphere_bound(H[0]))
-    assert found.pi == pytest.approx(np.full(3, 1 / 3))
+    certificate = least_favourable(by_sphere(H), 3, tolerance=1e-9)
+    assert certificate.bound == pytest.approx(sphere_bound(H[0]))
+    assert certificate.pi == pytest.approx(np.full(3, 1 / 3))
 
 
 def test_languages_with_nothing_in_common_pay_the_most() -> None:
     small = 1e-6
     H = np.stack([np.diag([1.0, 1.0, small, small]), np.diag([small, small, 1.0, 1.0])])
-    own = np.array([sphere_bound(each) for each in H])
-    found = least_favourable(by_sphere(H / own[:, None, None]), 2)
-    assert found.bound == pytest.approx(0.5 / np.sqrt(small), rel=0.01)
+    alone = np.array([sphere_bound(moment) for moment in H])
+    certificate = least_favourable(by_sphere(H / alone[:, None, None]), 2)
+    assert certificate.bound == pytest.approx(0.5 / np.sqrt(small), rel=0.01)
 
 
 def test_the_ball_approaches_its_limit() -> None:
@@ -109,8 +109,8 @@ def test_the_ball_approaches_its_limit() -> None:
 def test_rows_may_have_steps_of_their_own() -> None:
     H = moments(3, 1, 4)[0]
     W, steps = np.random.default_rng(0).normal(size=(5, 4)), np.array([0.5, 1.0, 2.0, 0.1, 0.3])
-    each = sum(diagonal_bound(row[None], H, step=float(step)) for row, step in zip(W, steps, strict=True))
-    assert diagonal_bound(W, H, step=steps) == pytest.approx(each)
+    total = sum(diagonal_bound(row[None], H, step=float(step)) for row, step in zip(W, steps, strict=True))
+    assert diagonal_bound(W, H, step=steps) == pytest.approx(total)
 
 
 def test_dead_columns_cost_nothing() -> None:

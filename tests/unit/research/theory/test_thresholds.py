@@ -23,10 +23,10 @@ GRID = Grid(4)
 def test_one_threshold_per_layer_is_best_for_every_language_at_once() -> None:
     layers = [Gaussian(1.0), Laplace(0.3), Gaussian(4.0)]
     patterns = np.random.default_rng(0).dirichlet(np.ones(3), size=30)
-    own, shared = separable(layers, patterns, grid=GRID)
-    assert (own < shared).all()
+    separate, shared = separable(layers, patterns, grid=GRID)
+    assert (separate < shared).all()
     best = np.array([clip_distribution(layer, GRID).value for layer in layers])
-    np.testing.assert_allclose(own, patterns @ best)
+    np.testing.assert_allclose(separate, patterns @ best)
 
 
 def test_readings_agree_where_they_must() -> None:

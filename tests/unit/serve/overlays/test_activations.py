@@ -51,8 +51,8 @@ class Case:
         ids = torch.tensor([self.text.windows[0].main.ids])
         asked = {"decoder_input_ids": ids} if self.model.config.is_encoder_decoder else {}
         with torch.no_grad():
-            found: Tensor = self.model(input_ids=ids, **asked).logits
-        return found
+            logits: Tensor = self.model(input_ids=ids, **asked).logits
+        return logits
 
     def inputs(self, module: str, text: TokenizedText) -> np.ndarray:
         """Returns what a module of a causal model sees of a text, one window at a time: nothing is padded."""
@@ -62,7 +62,7 @@ class Case:
             for window in text.windows:
                 self.model(input_ids=torch.tensor([window.main.ids]))
         handle.remove()
-        return torch.cat([each.flatten() for each in seen]).numpy()
+        return torch.cat([tensor.flatten() for tensor in seen]).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def tiny(outer_blocks: Callable[[int], Checkpoint]) -> Case:
 @pytest.fixture(scope="module")
 def case(reading_model: Callable[[str], Checkpoint]) -> Callable[[str], Case]:
     """Returns the function that gives a small random model of a family with text."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
 
     def case(family: str) -> Case:
-        if family not in made:
-            made[family] = Case(reading_model(family), sequence=32)
-        return made[family]
+        if family not in cases:
+            cases[family] = Case(reading_model(family), sequence=32)
+        return cases[family]
 
     return case
 
@@ -90,9 +90,9 @@ LANGUAGES = ["eng_Latn", "heb_Hebr"]
 def captured(model: nn.Module, module: str, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
     """Returns what a module is given without and with the hooks that are there before this one."""
     seen: list[Tensor] = []
-    own = model.get_submodule(module)
+    submodule = model.get_submodule(module)
     handles = [
-        own.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()), prepend=first)
+        submodule.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()), prepend=first)
         for first in (True, False)
     ]
     run()
@@ -103,7 +103,7 @@ def captured(model: nn.Module, module: str, run: Callable[[], Any]) -> tuple[Ten
 
 def shared(table: ActivationTable) -> tuple[str, ...]:
     """Returns query, key and value of a block."""
-    return next(each for each in table.modules.values() if len(each) == 3)
+    return next(modules for modules in table.modules.values() if len(modules) == 3)
 
 
 def rounded(x: Tensor, alpha: float, bits: int) -> Tensor:
@@ -137,8 +137,8 @@ def test_the_language_blind_row_weighs_languages_the_same(tiny: Any) -> None:
     parts = [tiny.inputs(table.modules[table.points[column]][0], language_windows(text, code)) for code in LANGUAGES]
     h = np.concatenate([np.full(part.size, 1 / part.size) for part in parts])
     exact = clip_sample(np.concatenate(parts), Grid(4), importance=h)
-    found = sum(error(part, table.blind[column], 4) / part.size for part in parts)
-    assert found == pytest.approx(exact.value, rel=5e-3)
+    total = sum(error(part, table.blind[column], 4) / part.size for part in parts)
+    assert total == pytest.approx(exact.value, rel=5e-3)
     assert len(parts[1]) < len(parts[0]) / 3
     assert table.blind[column] == pytest.approx(float(Grid(4).alpha(exact.step)), rel=0.02)
 
@@ -153,8 +153,8 @@ def test_formulas_take_the_moments_of_the_activations(tiny: Any) -> None:
 
 def test_bins_keep_the_mean_magnitude() -> None:
     x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
-    found = Magnitudes.from_counts(bin_counts(x))
-    assert float(found.share @ found.values) == pytest.approx(float(x.abs().mean()), rel=1e-3)
+    magnitudes = Magnitudes.from_counts(bin_counts(x))
+    assert float(magnitudes.share @ magnitudes.values) == pytest.approx(float(x.abs().mean()), rel=1e-3)
     assert Magnitudes.from_counts(bin_counts(torch.zeros(3))).alpha(8) == 0
 
 
@@ -162,27 +162,28 @@ def test_every_input_of_the_blocks_is_a_point_and_the_head_is_none(tiny: Any, ca
     assert len(tiny.record.modules) == 16  # attention, its output, and two of the mlp, in 4 blocks
     assert not tiny.record.left_out
     llama = case("llama").record
-    assert sorted(len(each) for each in llama.modules.values()) == [1, 1, 1, 1, 2, 2, 3, 3]  # o, down; gate up; q k v
-    assert not any("head" in module for each in llama.modules.values() for module in each)
+    # o, down; gate up; q k v
+    assert sorted(len(modules) for modules in llama.modules.values()) == [1, 1, 1, 1, 2, 2, 3, 3]
+    assert not any("head" in module for modules in llama.modules.values() for module in modules)
 
 
 def test_what_modules_do_not_show_is_left_out_with_a_reason(case: Callable[[str], Any]) -> None:
-    found = case("mixtral").record
-    assert any("experts" in reason for reason in found.left_out.values())
-    assert all("attn" in module for each in found.modules.values() for module in each)
+    record = case("mixtral").record
+    assert any("experts" in reason for reason in record.left_out.values())
+    assert all("attn" in module for modules in record.modules.values() for module in modules)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mt5", "xlmr", "gemma3"])
 def test_other_families_switch_and_come_back(case: Callable[[str], Any], family: str) -> None:
-    own = case(family)
-    before = own.logits()
-    with ActivationQuantizer(own.model, own.record.table(3)) as quantizer:
-        blind = own.logits()
+    family_case = case(family)
+    before = family_case.logits()
+    with ActivationQuantizer(family_case.model, family_case.record.table(3)) as quantizer:
+        blind = family_case.logits()
         quantizer.use("heb_Hebr")
-        hebrew = own.logits()
+        hebrew = family_case.logits()
     assert not torch.equal(before, blind)
     assert not torch.equal(blind, hebrew)
-    assert torch.equal(before, own.logits())
+    assert torch.equal(before, family_case.logits())
 
 
 @pytest.mark.parametrize("language", ["heb_Hebr", None])
@@ -190,16 +191,16 @@ def test_a_row_is_looked_up_and_no_hook_is_made(tiny: Any, language: str | None)
     table = tiny.table(4)
     point, module = table.points[6], table.modules[table.points[6]][0]
     with ActivationQuantizer(tiny.model, table) as quantizer:
-        own = tiny.model.get_submodule(module)
-        hooks, place = dict(own._forward_pre_hooks), quantizer._row.data_ptr()
+        submodule = tiny.model.get_submodule(module)
+        hooks, place = dict(submodule._forward_pre_hooks), quantizer._row.data_ptr()
         quantizer.use("eng_Latn")
         quantizer.use(language)
-        assert dict(own._forward_pre_hooks) == hooks
+        assert dict(submodule._forward_pre_hooks) == hooks
         assert quantizer._row.data_ptr() == place
-        x, given = captured(tiny.model, module, tiny.logits)
+        x, quantized = captured(tiny.model, module, tiny.logits)
     expected = rounded(x, table.row(language)[table.points.index(point)], 4)
-    torch.testing.assert_close(given, expected, rtol=1e-6, atol=0)
-    assert not torch.equal(x, given)
+    torch.testing.assert_close(quantized, expected, rtol=1e-6, atol=0)
+    assert not torch.equal(x, quantized)
 
 
 def test_rows_of_languages_differ(tiny: Any) -> None:
@@ -209,27 +210,27 @@ def test_rows_of_languages_differ(tiny: Any) -> None:
 
 
 def test_maps_that_share_an_input_get_one_rounded_tensor(case: Callable[[str], Any]) -> None:
-    own = case("llama")
-    table = own.record.table(4)
-    given: list[Tensor] = []
-    with ActivationQuantizer(own.model, table):
+    llama = case("llama")
+    table = llama.record.table(4)
+    inputs: list[Tensor] = []
+    with ActivationQuantizer(llama.model, table):
         handles = [
-            own.model.get_submodule(name).register_forward_pre_hook(lambda _, args: given.append(args[0]))
+            llama.model.get_submodule(name).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
             for name in shared(table)
         ]
-        own.logits()
+        llama.logits()
     for handle in handles:
         handle.remove()
-    assert len(given) == 3
-    assert given[0] is given[1] is given[2]
+    assert len(inputs) == 3
+    assert inputs[0] is inputs[1] is inputs[2]
 
 
 def test_an_input_changed_in_place_is_rounded_again(case: Callable[[str], Any]) -> None:
-    own = case("llama")
-    table = own.record.table(4)
-    first, second = (own.model.get_submodule(name) for name in shared(table)[:2])
+    llama = case("llama")
+    table = llama.record.table(4)
+    first, second = (llama.model.get_submodule(name) for name in shared(table)[:2])
     x = torch.ones(1, 1, 32)
-    with torch.no_grad(), ActivationQuantizer(own.model, table):
+    with torch.no_grad(), ActivationQuantizer(llama.model, table):
         first(x)
         x.zero_()
         assert not second(x).any()
@@ -251,11 +252,11 @@ def test_rounding_keeps_the_type(tiny: Any, dtype: torch.dtype) -> None:
     x = torch.linspace(-3, 3, 256).to(dtype)[None]
     with ActivationQuantizer(tiny.model, table):
         (hook,) = module._forward_pre_hooks.values()
-        (given,), _ = hook(module, (x,), {})
+        (quantized,), _ = hook(module, (x,), {})
     step = table.blind[0] / 7
-    assert given.dtype == dtype
-    torch.testing.assert_close((given.double() / step).round(), given.double() / step, rtol=0.01, atol=0)
-    assert (given.double() - x.double()).abs().max() <= max(0.51 * step, 3.0 - 6.9 * step)
+    assert quantized.dtype == dtype
+    torch.testing.assert_close((quantized.double() / step).round(), quantized.double() / step, rtol=0.01, atol=0)
+    assert (quantized.double() - x.double()).abs().max() <= max(0.51 * step, 3.0 - 6.9 * step)
 
 
 def test_closing_removes_every_hook_and_gives_the_same_logits(tiny: Any) -> None:
@@ -325,7 +326,7 @@ def test_the_table_of_another_model_is_refused(tiny: Any, case: Callable[[str], 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"languages": ["eng_Latn"]}, "alpha has shape"),
         ({"languages": ["eng_Latn", "eng_Latn"]}, "languages names 'eng_Latn' twice"),
@@ -333,9 +334,9 @@ def test_the_table_of_another_model_is_refused(tiny: Any, case: Callable[[str], 
         ({"bits": 12}, "bits is 12"),
     ],
 )
-def test_a_table_that_does_not_fit_its_tensors_is_refused(tiny: Any, change: dict[str, Any], said: str) -> None:
+def test_a_table_that_does_not_fit_its_tensors_is_refused(tiny: Any, change: dict[str, Any], message: str) -> None:
     table = tiny.table(8)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         replace(table, **change)
 
 

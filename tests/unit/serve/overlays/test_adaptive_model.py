@@ -40,13 +40,13 @@ def static(adaptive: tuple[Path, Path]) -> Callable[[str, str], str]:
     base = Checkpoint(adaptive[0])
     overlays, tokenizer = Overlays.load(adaptive[1], base), base.tokenizer()
     models = {name: base.load() for name in (BASE, "a", "b")}
-    for name, each in models.items():
-        Switch(each, overlays.overlays).to(name)
+    for name, model in models.items():
+        Switch(model, overlays.overlays).to(name)
 
     def static(text: str, name: str) -> str:
         ids = tokenizer(text, return_tensors="pt")
-        made: Any = models[name].generate(**ids, max_new_tokens=NEW, do_sample=False)  # type: ignore[operator]
-        return str(tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
+        generated: Any = models[name].generate(**ids, max_new_tokens=NEW, do_sample=False)  # type: ignore[operator]
+        return str(tokenizer.decode(generated[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
 
     return static
 
@@ -69,10 +69,10 @@ def test_a_text_has_the_overlay_of_its_language(model: AdaptiveModel) -> None:
     assert model.names == (BASE, "a", "b")
     assert [language.code for language in model.languages] == list(SERVED)
     for code, overlay in SERVED.items():
-        found = model.choose(udhr([code]).evaluation[code][0])
-        assert (found.language, found.overlay, found.reason) == (find_language(code), overlay, "detected")
-        assert found.confidence is not None
-        assert 0.9 < found.confidence <= 1
+        choice = model.choose(udhr([code]).evaluation[code][0])
+        assert (choice.language, choice.overlay, choice.reason) == (find_language(code), overlay, "detected")
+        assert choice.confidence is not None
+        assert 0.9 < choice.confidence <= 1
     assert model.choose("Tous", language="ja") == Choice(find_language("jpn"), None, "b", "asked")
     assert model.choose("1, 2, 3 …") == Choice(None, None, BASE, "undetectable")
     far = "123 " * 5000 + "כל בני האדם נולדו"
@@ -100,27 +100,29 @@ def test_languages_that_cannot_be_told_are_served_by_name(adaptive: tuple[Path, 
 
 def test_confidence_decides_who_is_sure(adaptive: tuple[Path, Path]) -> None:
     text = "la table"
-    found = with_languages(adaptive, SERVED, confidence=0.0).choose(text)
-    assert found.reason == "detected"
-    assert found.confidence is not None
-    assert found.confidence < 1
+    choice = with_languages(adaptive, SERVED, confidence=0.0).choose(text)
+    assert choice.reason == "detected"
+    assert choice.confidence is not None
+    assert choice.confidence < 1
     sure = with_languages(adaptive, SERVED, confidence=1.0).choose(text)
-    assert sure == Choice(found.language, found.confidence, BASE, "unsure")
+    assert sure == Choice(choice.language, choice.confidence, BASE, "unsure")
 
 
 def test_together_as_alone_and_as_weights_that_never_change(
     model: AdaptiveModel, prompts: list[str], static: Callable[[str, str], str]
 ) -> None:
     together = model.generate(prompts, max_new_tokens=NEW)
-    assert [each.choice.overlay for each in together] == list(SERVED.values()) * 3
-    assert together == [each for text in prompts for each in model.generate(text, max_new_tokens=NEW)]
+    assert [completion.choice.overlay for completion in together] == list(SERVED.values()) * 3
+    assert together == [completion for text in prompts for completion in model.generate(text, max_new_tokens=NEW)]
     assert together == model.generate(prompts, max_new_tokens=NEW, batch=2)
-    assert [each.text for each in together] == [
-        static(each, SERVED[code]) for each, code in zip(prompts, [*SERVED] * 3, strict=True)
+    assert [completion.text for completion in together] == [
+        static(text, SERVED[code]) for text, code in zip(prompts, [*SERVED] * 3, strict=True)
     ]
-    assert {each.completion_tokens for each in together} == {NEW}
-    assert {each.finish_reason for each in together} == {"length"}
-    assert [each.prompt_tokens for each in together] == [len(model.tokenizer(text)["input_ids"]) for text in prompts]
+    assert {completion.completion_tokens for completion in together} == {NEW}
+    assert {completion.finish_reason for completion in together} == {"length"}
+    assert [completion.prompt_tokens for completion in together] == [
+        len(model.tokenizer(text)["input_ids"]) for text in prompts
+    ]
     # the overlays do change what is said, or nothing of this would show
     assert any(static(text, BASE) != static(text, "a") for text in prompts)
 
@@ -133,11 +135,11 @@ def test_threads_get_what_they_would_get_alone(adaptive: tuple[Path, Path], prom
     start = threading.Barrier(16)
 
     def work(number: int) -> bool:
-        own = prompts[number % 4 :] + prompts[: number % 4]
+        rotated = prompts[number % 4 :] + prompts[: number % 4]
         start.wait()
-        together = model.generate(own[:5], max_new_tokens=NEW)
-        alone = [model.generate(text, max_new_tokens=NEW)[0] for text in own[5:]]
-        return together + alone == [serial[text] for text in own]
+        together = model.generate(rotated[:5], max_new_tokens=NEW)
+        alone = [model.generate(text, max_new_tokens=NEW)[0] for text in rotated[5:]]
+        return together + alone == [serial[text] for text in rotated]
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(work, range(16)))
@@ -151,8 +153,9 @@ def test_the_overlay_in_place_comes_first(model: AdaptiveModel, prompts: list[st
         with model.using(first):
             pass
         assert model.now == first
-        found = model.generate([english, japanese], max_new_tokens=1)
-        assert [each.choice.overlay for each in found] == ["a", "b"]  # in the order of the prompts all the same
+        completions = model.generate([english, japanese], max_new_tokens=1)
+        # in the order of the prompts all the same
+        assert [completion.choice.overlay for completion in completions] == ["a", "b"]
         assert model.now == last
 
 
@@ -162,8 +165,8 @@ def test_the_model_in_use_is_one_of_transformers(
     ids = model.tokenizer(prompts[0], return_tensors="pt")
     for name in ("a", BASE, "b"):
         with model.using(name) as now:
-            made: Any = now.generate(**ids, max_new_tokens=NEW, do_sample=False)  # type: ignore[operator]
-        assert model.tokenizer.decode(made[0, ids["input_ids"].shape[1] :]) == static(prompts[0], name)
+            generated: Any = now.generate(**ids, max_new_tokens=NEW, do_sample=False)  # type: ignore[operator]
+        assert model.tokenizer.decode(generated[0, ids["input_ids"].shape[1] :]) == static(prompts[0], name)
 
 
 def test_a_block_inside_another_gives_back_what_that_had(model: AdaptiveModel, prompts: list[str]) -> None:
@@ -210,7 +213,7 @@ def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("prompt", "options", "said"),
+    ("prompt", "options", "message"),
     [
         ("", {}, r"prompts\[0\] is ''; every prompt must be valid Unicode text, not empty"),
         (["a", "\ud800"], {}, r"prompts\[1\]"),
@@ -230,8 +233,8 @@ def test_progress_and_nothing_to_do(model: AdaptiveModel, prompts: list[str]) ->
         ("a", {"batch": 0}, "batch is 0"),
     ],
 )
-def test_bad_requests_are_refused(model: AdaptiveModel, prompt: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_bad_requests_are_refused(model: AdaptiveModel, prompt: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         model.generate(prompt, **options)
 
 
@@ -267,8 +270,8 @@ def test_a_switch_that_is_interrupted_leaves_the_base(
     model = AdaptiveModel(*adaptive)
     assert model.overlays is not None
     before, write = state(model.model), switching._write
-    own: Overlay = model.overlays.overlays[0]
-    fatal = countdown = len(own.patches)
+    overlay: Overlay = model.overlays.overlays[0]
+    fatal = countdown = len(overlay.patches)
     while fatal:
         countdown = fatal
 

@@ -34,11 +34,11 @@ BUDGET = 0.05
 @pytest.fixture(scope="module")
 def overlays(builder: OverlayBuilder) -> dict[str, Overlay]:
     """Returns an overlay of every language."""
-    made = {}
+    built = {}
     for code in builder.text.languages:
-        found = builder.candidates((code,), "residual")
-        made[code] = builder.overlay(code, (code,), found, BUDGET)
-    return made
+        candidates = builder.candidates((code,), "residual")
+        built[code] = builder.overlay(code, (code,), candidates, BUDGET)
+    return built
 
 
 @pytest.mark.long
@@ -84,8 +84,8 @@ def test_a_third_of_the_documents_of_every_language_is_held_out(builder: Overlay
 
 def test_too_few_documents_are_told(builder: OverlayBuilder) -> None:
     text = builder.text
-    own = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
-    windows = tuple(window for window in text.windows if window.document not in own[2:])
+    documents = sorted({window.document for window in text.windows if text.lang[window.document] == "heb_Hebr"})
+    windows = tuple(window for window in text.windows if window.document not in documents[2:])
     with pytest.raises(InputError, match=r"2 document\(s\) in heb_Hebr; .* takes 3 of every language"):
         held_out_documents(replace(text, windows=windows))
 
@@ -114,14 +114,14 @@ values = st.integers(0, 3)  # few, so that languages are often alike
 @settings(max_examples=100, deadline=None)
 @given(table=st.lists(st.tuples(values, values), min_size=1, max_size=9))
 def test_clusters_are_nested_and_have_every_language_once(table: list[tuple[int, int]]) -> None:
-    patterns = {chr(97 + i): np.repeat(each, 10).astype(float) for i, each in enumerate(table)}
-    found = [clusters(patterns, count) for count in range(1, len(patterns) + 1)]
-    for count, each in enumerate(found, start=1):
-        assert len(each) == count
-        assert sorted(code for cluster in each for code in cluster) == sorted(patterns)
-        sizes = [len(cluster) for cluster in each]
+    patterns = {chr(97 + i): np.repeat(pair, 10).astype(float) for i, pair in enumerate(table)}
+    partitions = [clusters(patterns, count) for count in range(1, len(patterns) + 1)]
+    for count, partition in enumerate(partitions, start=1):
+        assert len(partition) == count
+        assert sorted(code for cluster in partition for code in cluster) == sorted(patterns)
+        sizes = [len(cluster) for cluster in partition]
         assert sizes == sorted(sizes, reverse=True)
-    for coarse, fine in itertools.pairwise(found):
+    for coarse, fine in itertools.pairwise(partitions):
         assert all(any(set(small) <= set(large) for large in coarse) for small in fine)
     assert clusters(patterns, len(patterns) + 5) == tuple((code,) for code in patterns)
 
@@ -136,7 +136,7 @@ def test_languages_that_are_alike_are_together() -> None:
 def test_what_all_have_in_common_parts_no_languages() -> None:
     rng = np.random.default_rng(1)
     patterns = {str(i): rng.standard_normal(20) for i in range(6)}
-    moved = {code: each + 100 * np.arange(20) for code, each in patterns.items()}
+    moved = {code: pattern + 100 * np.arange(20) for code, pattern in patterns.items()}
     assert all(clusters(patterns, count) == clusters(moved, count) for count in range(1, 7))
 
 
@@ -145,12 +145,12 @@ def test_patterns_say_which_inputs_matter_to_a_language(builder: OverlayBuilder)
     assert tuple(patterns) == builder.text.languages
     overlay_base = builder.overlay_base
     seen = {str(overlay_base.weight(name).sees): overlay_base.weight(name).shape[1] for name in overlay_base.schemes}
-    for each in patterns.values():
-        assert each.shape == (sum(seen.values()),)
-        assert np.isfinite(each).all()
+    for pattern in patterns.values():
+        assert pattern.shape == (sum(seen.values()),)
+        assert np.isfinite(pattern).all()
         starts = np.cumsum([0, *seen.values()])
-        assert all(abs(each[a:b].mean()) < 1e-9 for a, b in itertools.pairwise(starts))
-    assert len({each.tobytes() for each in patterns.values()}) == len(patterns)
+        assert all(abs(pattern[a:b].mean()) < 1e-9 for a, b in itertools.pairwise(starts))
+    assert len({pattern.tobytes() for pattern in patterns.values()}) == len(patterns)
 
 
 @pytest.mark.parametrize(("spare", "count"), [(0.0, 4), (0.02, 2), (1.0, 1)])
@@ -163,54 +163,61 @@ FORMS: tuple[Form, ...] = ("residual", "codes", "steps")
 
 
 @pytest.fixture(scope="module")
-def found(builder: OverlayBuilder) -> dict[Form, list[Candidate]]:
+def hebrew_candidates(builder: OverlayBuilder) -> dict[Form, list[Candidate]]:
     """Returns every linear layer of the embedded model in every form, for Hebrew."""
     return {form: builder.candidates(("heb_Hebr",), form) for form in FORMS}
 
 
 @pytest.mark.parametrize(("form", "share"), [("residual", 0.99), ("codes", 0.99), ("steps", 0.9)])
-def test_every_form_lowers_the_error_of_rows(found: dict[Form, list[Candidate]], form: Form, share: float) -> None:
-    saved = torch.cat([each.saved for each in found[form]])
+def test_every_form_lowers_the_error_of_rows(
+    hebrew_candidates: dict[Form, list[Candidate]], form: Form, share: float
+) -> None:
+    saved = torch.cat([candidate.saved for candidate in hebrew_candidates[form]])
     assert saved.isfinite().all()
     assert (saved > 0).double().mean() > share
     assert -saved[saved < 0].sum() < 1e-3 * saved.sum()
 
 
-def test_saved_is_what_the_error_falls_by(builder: OverlayBuilder, found: dict[Form, list[Candidate]]) -> None:
+def test_saved_is_what_the_error_falls_by(
+    builder: OverlayBuilder, hebrew_candidates: dict[Form, list[Candidate]]
+) -> None:
     overlay_base = builder.overlay_base
     text, sensitivity = builder._fitting(("heb_Hebr",)), builder._sensitivity["heb_Hebr"]
     place = {name: i for i, name in enumerate(overlay_base.schemes)}
-    inputs = {name: known.H for name, known in overlay_base.input_statistics(text) if place[name] % 6 == 0}
+    inputs = {name: statistics.H for name, statistics in overlay_base.input_statistics(text) if place[name] % 6 == 0}
     assert len(inputs) >= 3
     for name, H in inputs.items():
         assert H is not None
         W, base = overlay_base.original(name).double(), dequantize_in_float32(overlay_base.codes(name)).double()
         for form in FORMS:
-            each = found[form][place[name]]
-            assert each.name == name
-            now = dequantize_in_float32(each.codes).double() + (base if form == "residual" else 0)
+            candidate = hebrew_candidates[form][place[name]]
+            assert candidate.name == name
+            now = dequantize_in_float32(candidate.codes).double() + (base if form == "residual" else 0)
             errors = [torch.einsum("ri,ij,rj->r", W - V, H.double(), W - V) for V in (base, now)]
             expected = 0.5 * sensitivity[name] * (errors[0] - errors[1])
-            assert torch.allclose(each.saved, expected, rtol=1e-3, atol=1e-5 * float(expected.max()))
+            assert torch.allclose(candidate.saved, expected, rtol=1e-3, atol=1e-5 * float(expected.max()))
 
 
-def test_rows_take_as_many_bytes_of_a_file_as_they_say(found: dict[Form, list[Candidate]], tmp_path: Path) -> None:
+def test_rows_take_as_many_bytes_of_a_file_as_they_say(
+    hebrew_candidates: dict[Form, list[Candidate]], tmp_path: Path
+) -> None:
     for form in FORMS:
-        each = found[form][0]
+        candidate = hebrew_candidates[form][0]
         for count in (1, 7):
-            overlay = Overlay("a", (), (each.patch(torch.arange(count)),))
+            overlay = Overlay("a", (), (candidate.patch(torch.arange(count)),))
             write_tensors(tmp_path / "a.safetensors", in_memory(overlay.tensors()))
             stored = sum(info.nbytes for info in read_header(tmp_path / "a.safetensors").values())
-            assert stored == count * each.row_bytes == overlay.size_bytes
-    weight = found["residual"][0].codes.codes.shape[1]
-    assert found["residual"][0].row_bytes == weight * 2 / 8 + 2 + 4  # 2 bits each, a scale in float16, a row number
+            assert stored == count * candidate.row_bytes == overlay.size_bytes
+    weight = hebrew_candidates["residual"][0].codes.codes.shape[1]
+    # 2 bits each, a scale in float16, a row number
+    assert hebrew_candidates["residual"][0].row_bytes == weight * 2 / 8 + 2 + 4
 
 
-def test_codes_stay_where_steps_change(builder: OverlayBuilder, found: dict[Form, list[Candidate]]) -> None:
-    for each in found["steps"][::5]:
-        base = builder.overlay_base.codes(each.name)
-        patch = each.patch(None)
-        assert torch.equal(each.codes.codes, base.codes)
+def test_codes_stay_where_steps_change(builder: OverlayBuilder, hebrew_candidates: dict[Form, list[Candidate]]) -> None:
+    for candidate in hebrew_candidates["steps"][::5]:
+        base = builder.overlay_base.codes(candidate.name)
+        patch = candidate.patch(None)
+        assert torch.equal(candidate.codes.codes, base.codes)
         assert patch.codes is None
         assert patch.base_scales is not None
         assert torch.equal(patch.base_scales, base.scales)
@@ -230,14 +237,14 @@ def size_of(patches: tuple[Patch, ...]) -> int:
 def chosen_rows(candidates: list[Candidate], patches: tuple[Patch, ...]) -> list[np.ndarray]:
     """Returns for every map which rows were taken."""
     taken = {patch.tensor: patch for patch in patches}
-    found = []
-    for each in candidates:
-        mask = np.zeros(len(each.saved), dtype=bool)
-        if each.name in taken:
-            rows = taken[each.name].rows
+    masks = []
+    for candidate in candidates:
+        mask = np.zeros(len(candidate.saved), dtype=bool)
+        if candidate.name in taken:
+            rows = taken[candidate.name].rows
             mask[slice(None) if rows is None else rows.numpy()] = True
-        found.append(mask)
-    return found
+        masks.append(mask)
+    return masks
 
 
 maps = st.lists(
@@ -255,16 +262,16 @@ maps = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(maps=maps, share=st.floats(0, 1.2), form=st.sampled_from(["residual", "codes", "steps"]))
 def test_the_best_rows_are_taken_as_far_as_the_budget_reaches(maps: list, share: float, form: Form) -> None:
-    found = [
+    candidates = [
         candidate(f"{i}.weight", saved, columns=columns, bits=bits, groups=groups, form=form)
         for i, (saved, columns, bits, groups) in enumerate(maps)
     ]
-    budget = share * sum(each.row_bytes * len(each.saved) for each in found)
-    patches = patches_within(found, budget)
+    budget = share * sum(layer.row_bytes * len(layer.saved) for layer in candidates)
+    patches = patches_within(candidates, budget)
     assert size_of(patches) <= budget
-    taken = np.concatenate(chosen_rows(found, patches))
-    size = np.concatenate([np.full(len(each.saved), each.row_bytes) for each in found])
-    density = np.concatenate([each.saved.numpy() for each in found]) / size
+    taken = np.concatenate(chosen_rows(candidates, patches))
+    size = np.concatenate([np.full(len(layer.saved), layer.row_bytes) for layer in candidates])
+    density = np.concatenate([layer.saved.numpy() for layer in candidates]) / size
     assert (density[taken] > 0).all()
     left = ~taken & (density > 0)
     if left.any():
@@ -274,22 +281,22 @@ def test_the_best_rows_are_taken_as_far_as_the_budget_reaches(maps: list, share:
 
 
 def test_without_a_budget_all_rows_are_taken() -> None:
-    found = [candidate("a.weight", [-1.0, 0.0, 1.0], columns=16, bits=3, groups=1, form="codes")]
-    (patch,) = patches_within(found, None)
+    candidates = [candidate("a.weight", [-1.0, 0.0, 1.0], columns=16, bits=3, groups=1, form="codes")]
+    (patch,) = patches_within(candidates, None)
     assert patch.rows is None
     assert patch.count == 3
 
 
 def test_no_budget_takes_no_row() -> None:
-    found = [candidate("a.weight", [1.0, 2.0], columns=16, bits=3, groups=1, form="codes")]
-    assert patches_within(found, 0.0) == ()
+    candidates = [candidate("a.weight", [1.0, 2.0], columns=16, bits=3, groups=1, form="codes")]
+    assert patches_within(candidates, 0.0) == ()
 
 
 def test_the_rows_of_a_patch_are_those_that_were_chosen() -> None:
     saved = [0.1, 5.0, -1.0, 4.0]
-    each = candidate("a.weight", saved, columns=16, bits=8, groups=1, form="codes")
-    each.codes.codes.copy_(torch.arange(4)[:, None].expand(4, 16))
-    (patch,) = patches_within([each], 2 * each.row_bytes)
+    layer = candidate("a.weight", saved, columns=16, bits=8, groups=1, form="codes")
+    layer.codes.codes.copy_(torch.arange(4)[:, None].expand(4, 16))
+    (patch,) = patches_within([layer], 2 * layer.row_bytes)
     assert patch.rows is not None
     assert patch.codes is not None
     assert patch.rows.tolist() == [1, 3]

@@ -29,7 +29,7 @@ from fairbits.serve.overlays.overlay_files import (
 )
 
 ROWS = torch.tensor([0, 5, 31])
-Q, K, V = (f"model.layers.0.self_attn.{each}_proj" for each in "qkv")
+Q, K, V = (f"model.layers.0.self_attn.{letter}_proj" for letter in "qkv")
 
 
 def table() -> ActivationTable:
@@ -40,7 +40,7 @@ def table() -> ActivationTable:
 
 
 @pytest.fixture(scope="module")
-def made(llama_base: Checkpoint) -> Overlays:
+def overlays(llama_base: Checkpoint) -> Overlays:
     """Returns overlays in all forms, with some rows and with all; two of them share theirs, one has none."""
     rng = torch.Generator().manual_seed(0)
 
@@ -58,20 +58,20 @@ def made(llama_base: Checkpoint) -> Overlays:
         patch("codes", K, 3, rows=None, scales=scales(K), codes=codes(len(scales(K)), 3)),
         patch("steps", V, 3, rows=None, scales=1.1 * scales(V), base_scales=scales(V)),
     )
-    own = (patch("steps", Q, 3, rows=ROWS, scales=1.2 * scales(Q)[ROWS], base_scales=scales(Q)[ROWS]),)
+    unshared = (patch("steps", Q, 3, rows=ROWS, scales=1.2 * scales(Q)[ROWS], base_scales=scales(Q)[ROWS]),)
     served = {"eng_Latn": "eng_Latn", "heb_Hebr": "heb_Hebr", "jpn_Jpan": "jpn_Jpan", "fra_Latn": BASE}
     overlays = (
         Overlay("eng_Latn", ("eng_Latn",), shared),
         Overlay("heb_Hebr", ("heb_Hebr",), shared),
-        Overlay("jpn_Jpan", ("jpn_Jpan",), own),
+        Overlay("jpn_Jpan", ("jpn_Jpan",), unshared),
         Overlay("none", (), ()),
     )
     return Overlays(llama_base.fingerprint, overlays, served, {"why": "שלום", "n": 3}, table())
 
 
 @pytest.fixture
-def place(made: Overlays, tmp_path: Path) -> Path:
-    made.save(tmp_path / "overlays")
+def place(overlays: Overlays, tmp_path: Path) -> Path:
+    overlays.save(tmp_path / "overlays")
     return tmp_path / "overlays"
 
 
@@ -86,7 +86,7 @@ def compare(one: Overlays, other: Overlays) -> None:
     for mine, its in zip(one.overlays, other.overlays, strict=True):
         assert (mine.name, mine.languages) == (its.name, its.languages)
         for patch, twin in zip(mine.patches, its.patches, strict=True):
-            assert all(same(getattr(patch, each.name), getattr(twin, each.name)) for each in fields(Patch))
+            assert all(same(getattr(patch, field.name), getattr(twin, field.name)) for field in fields(Patch))
     assert (one.activations is None) == (other.activations is None)
     if one.activations is not None and other.activations is not None:
         for name in ("bits", "clip", "modules", "languages"):
@@ -104,41 +104,41 @@ def assert_same() -> Callable[[Overlays, Overlays], None]:
 Same = Callable[[Overlays, Overlays], None]
 
 
-Q, K, V = (f"model.layers.0.self_attn.{each}_proj" for each in "qkv")
+Q, K, V = (f"model.layers.0.self_attn.{letter}_proj" for letter in "qkv")
 
 
 def files_of(place: Path) -> list[dict[str, Any]]:
-    said = manifest_of(place)
-    return [*said["overlays"], said["activations"]]
+    manifest = manifest_of(place)
+    return [*manifest["overlays"], manifest["activations"]]
 
 
 def manifest_of(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place / MANIFEST).read_text())
-    return found
+    manifest: dict[str, Any] = json.loads((place / MANIFEST).read_text())
+    return manifest
 
 
 def test_what_is_saved_is_loaded_bit_for_bit(
-    assert_same: Same, made: Overlays, place: Path, llama_base: Checkpoint
+    assert_same: Same, overlays: Overlays, place: Path, llama_base: Checkpoint
 ) -> None:
-    found = Overlays.load(place, llama_base)
-    assert_same(made, found)
-    assert found.overlays[0].patches is found.overlays[1].patches
-    replace(made, activations=None).save(place)
+    loaded = Overlays.load(place, llama_base)
+    assert_same(overlays, loaded)
+    assert loaded.overlays[0].patches is loaded.overlays[1].patches
+    replace(overlays, activations=None).save(place)
     assert Overlays.load(place, llama_base).activations is None
 
 
-def test_patches_that_are_shared_are_stored_once(made: Overlays, place: Path) -> None:
-    files = sorted(re.sub(r"\.[0-9a-f]{16}\.", ".", each.name) for each in place.iterdir())
+def test_patches_that_are_shared_are_stored_once(overlays: Overlays, place: Path) -> None:
+    files = sorted(re.sub(r"\.[0-9a-f]{16}\.", ".", file.name) for file in place.iterdir())
     names = ["activations", "eng_Latn", "jpn_Jpan", "none"]
     assert files == [*(f"{name}.safetensors" for name in names), MANIFEST]
-    stored = [info.nbytes for each in place.glob("*.safetensors") for info in read_header(each).values()]
-    assert made.size_bytes == sum(stored)
+    stored = [info.nbytes for file in place.glob("*.safetensors") for info in read_header(file).values()]
+    assert overlays.size_bytes == sum(stored)
 
 
 def rewritten(place: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    said = manifest_of(place)
-    change(said)
-    (place / MANIFEST).write_text(json.dumps(said))
+    manifest = manifest_of(place)
+    change(manifest)
+    (place / MANIFEST).write_text(json.dumps(manifest))
 
 
 def stored_anew(place: Path, name: str, value: torch.Tensor) -> None:
@@ -146,23 +146,23 @@ def stored_anew(place: Path, name: str, value: torch.Tensor) -> None:
     (file,) = place.glob("eng_Latn.*.safetensors")
     tensors = {info.name: map_tensor(info).clone() for info in read_header(file).values()}
     write_tensors(file, in_memory({**tensors, name: value}))
-    rewritten(place, lambda said: [each.update(sha256=file_sha256(file)) for each in said["overlays"][:2]])
+    rewritten(place, lambda manifest: [entry.update(sha256=file_sha256(file)) for entry in manifest["overlays"][:2]])
 
 
 def without(*path: Any) -> Callable[[dict[str, Any]], Any]:
-    def change(said: Any) -> None:
+    def change(node: Any) -> None:
         for step in path[:-1]:
-            said = said[step]
-        del said[path[-1]]
+            node = node[step]
+        del node[path[-1]]
 
     return change
 
 
 def with_value(value: Any, *path: Any) -> Callable[[dict[str, Any]], Any]:
-    def change(said: Any) -> None:
+    def change(node: Any) -> None:
         for step in path[:-1]:
-            said = said[step]
-        said[path[-1]] = value
+            node = node[step]
+        node[path[-1]] = value
 
     return change
 
@@ -171,7 +171,7 @@ FIRST = ("overlays", 0, "patches", 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (with_value("fairbits.overlays/2", "schema"), "has the schema 'fairbits.overlays/2'"),
         (without("schema"), "has the schema None"),
@@ -218,20 +218,20 @@ FIRST = ("overlays", 0, "patches", 0)
     ],
 )
 def test_a_manifest_that_was_changed_is_refused(
-    assert_same: Same, made: Overlays, tmp_path: Path, llama_base: Checkpoint, change: Any, told: str
+    assert_same: Same, overlays: Overlays, tmp_path: Path, llama_base: Checkpoint, change: Any, message: str
 ) -> None:
-    served = {code: name for code, name in made.languages.items() if code != "heb_Hebr"}
-    alone = replace(made, overlays=made.overlays[:1] + made.overlays[2:], languages=served)
+    served = {code: name for code, name in overlays.languages.items() if code != "heb_Hebr"}
+    alone = replace(overlays, overlays=overlays.overlays[:1] + overlays.overlays[2:], languages=served)
     alone.save(tmp_path)
     assert_same(Overlays.load(tmp_path, llama_base), alone)
     rewritten(tmp_path, change)
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         Overlays.load(tmp_path, llama_base)
     assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         (f"{Q}.weight_rows", torch.tensor([0, 5, 32], dtype=torch.int32), "stores rows that .* does not have"),
         (f"{Q}.weight_rows", torch.tensor([0, -1, 2], dtype=torch.int32), "stores rows that .* does not have"),
@@ -249,137 +249,141 @@ def test_a_manifest_that_was_changed_is_refused(
     ],
 )
 def test_tensors_that_do_not_fit_the_base_are_refused(
-    place: Path, llama_base: Checkpoint, name: str, value: torch.Tensor, told: str
+    place: Path, llama_base: Checkpoint, name: str, value: torch.Tensor, message: str
 ) -> None:
     stored_anew(place, name, value)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         Overlays.load(place, llama_base)
 
 
-def test_files_that_were_damaged_on_the_way_are_refused(made: Overlays, tmp_path: Path, llama_base: Checkpoint) -> None:
-    def told() -> str:
+def test_files_that_were_damaged_on_the_way_are_refused(
+    overlays: Overlays, tmp_path: Path, llama_base: Checkpoint
+) -> None:
+    def message() -> str:
         with pytest.raises(InputError) as caught:
             Overlays.load(tmp_path, llama_base)
         return str(caught.value)
 
-    assert f"has no {MANIFEST}" in told()
+    assert f"has no {MANIFEST}" in message()
     for file in ("eng_Latn.safetensors", "jpn_Jpan.safetensors", "activations.safetensors"):
-        made.save(tmp_path)
-        path = tmp_path / {each["file"].split(".")[0]: each["file"] for each in files_of(tmp_path)}[file.split(".")[0]]
+        overlays.save(tmp_path)
+        path = (
+            tmp_path / {entry["file"].split(".")[0]: entry["file"] for entry in files_of(tmp_path)}[file.split(".")[0]]
+        )
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        assert "checksum differs" in told()
+        assert "checksum differs" in message()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert "checksum differs" in told()
+        assert "checksum differs" in message()
         path.unlink()
-        assert "lacks" in told()
+        assert "lacks" in message()
         path.mkdir()
-        assert "lacks" in told()
+        assert "lacks" in message()
         path.rmdir()
         path.write_bytes(whole[: len(whole) // 2])
-        for each in (said := manifest_of(tmp_path))["overlays"] + [said["activations"]]:
-            if each["file"] == path.name:
-                each["sha256"] = file_sha256(path)
-        (tmp_path / MANIFEST).write_text(json.dumps(said))
-        assert "truncated" in told()
+        for entry in (manifest := manifest_of(tmp_path))["overlays"] + [manifest["activations"]]:
+            if entry["file"] == path.name:
+                entry["sha256"] = file_sha256(path)
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+        assert "truncated" in message()
     (tmp_path / MANIFEST).write_text((tmp_path / MANIFEST).read_text()[:-20])
-    assert "not valid JSON" in told()
+    assert "not valid JSON" in message()
 
 
 def test_saving_over_older_ones_leaves_only_the_newer(
-    assert_same: Same, made: Overlays, place: Path, llama_base: Checkpoint
+    assert_same: Same, overlays: Overlays, place: Path, llama_base: Checkpoint
 ) -> None:
-    newer = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
+    newer = replace(overlays, overlays=overlays.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
     (place / "notes.txt").write_text("mine")
     check_directory(place)
-    for given in (newer, made, newer):
-        given.save(place)
-        assert_same(Overlays.load(place, llama_base), given)
+    for version in (newer, overlays, newer):
+        version.save(place)
+        assert_same(Overlays.load(place, llama_base), version)
     assert len(list(place.iterdir())) == 3
     assert (place / "notes.txt").read_text() == "mine"
 
 
-def test_an_older_manifest_cannot_have_other_files_removed(made: Overlays, tmp_path: Path) -> None:
+def test_an_older_manifest_cannot_have_other_files_removed(overlays: Overlays, tmp_path: Path) -> None:
     place = tmp_path / "overlays"
     place.mkdir()
     for name in ("other.safetensors", "overlays/notes.txt"):
         (tmp_path / name).write_text("mine")
-    made.save(place)
-    said = json.loads((place / MANIFEST).read_text())
-    for entry, name in zip(said["overlays"], ("notes.txt", "old.safetensors"), strict=False):
+    overlays.save(place)
+    manifest = json.loads((place / MANIFEST).read_text())
+    for entry, name in zip(manifest["overlays"], ("notes.txt", "old.safetensors"), strict=False):
         entry["file"] = name
-    (place / MANIFEST).write_text(json.dumps(said))
+    (place / MANIFEST).write_text(json.dumps(manifest))
     (place / "old.safetensors").touch()
-    made.save(place)
+    overlays.save(place)
     assert (place / "notes.txt").exists()
     assert not (place / "old.safetensors").exists()
     assert len(list(place.glob("*.safetensors"))) == 4
-    said["overlays"][0]["file"] = "../other.safetensors"  # such a manifest is refused as a whole
-    (place / MANIFEST).write_text(json.dumps(said))
-    made.save(place)
+    manifest["overlays"][0]["file"] = "../other.safetensors"  # such a manifest is refused as a whole
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    overlays.save(place)
     assert (tmp_path / "other.safetensors").exists()
 
 
-def test_what_a_killed_process_left_is_cleared(made: Overlays, place: Path) -> None:
-    whole = {each.name: each.read_bytes() for each in place.iterdir()}
+def test_what_a_killed_process_left_is_cleared(overlays: Overlays, place: Path) -> None:
+    whole = {file.name: file.read_bytes() for file in place.iterdir()}
     (place / MANIFEST).unlink()  # killed before the manifest was written
     left = ["jpn_Jpan.0123456789abcdef.safetensors", f".{'0' * 12}.00000000-1-1-0.part", LOCK]
     for name in left:
         (place / name).touch()
-    made.save(check_directory(place))
-    assert {each.name: each.read_bytes() for each in place.iterdir()} == whole
+    overlays.save(check_directory(place))
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == whole
     (place / left[0]).touch()
     (place / MANIFEST).write_text("{")  # of which nobody knows what it names
     with open_for_writing(place):
         assert (place / left[0]).exists()
     with open_for_writing(place), pytest.raises(InputError, match=r"another run \(process .*\) is using"):
-        made.save(place)
+        overlays.save(place)
 
 
 def test_a_full_disk_leaves_what_was_there(
-    assert_same: Same, made: Overlays, tmp_path: Path, llama_base: Checkpoint
+    assert_same: Same, overlays: Overlays, tmp_path: Path, llama_base: Checkpoint
 ) -> None:
-    older = replace(made, overlays=made.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
+    older = replace(overlays, overlays=overlays.overlays[2:3], languages={"jpn_Jpan": "jpn_Jpan"}, activations=None)
     older.save(tmp_path / "old")
-    before = {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()}
-    made.save(tmp_path / "whole")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()}
+    overlays.save(tmp_path / "whole")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for room in {0, *(each.stat().st_size - 1 for each in (tmp_path / "whole").iterdir())}:
+    for room in {0, *(file.stat().st_size - 1 for file in (tmp_path / "whole").iterdir())}:
         for place in ("old", "new"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))  # no file may become larger
             try:
                 with pytest.raises(InputError, match="cannot be written"):
-                    made.save(tmp_path / place)
+                    overlays.save(tmp_path / place)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert {each.name: each.read_bytes() for each in (tmp_path / "old").iterdir()} == before
+        assert {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()} == before
         assert not (tmp_path / "new").exists()
     assert_same(Overlays.load(tmp_path / "old", llama_base), older)
 
 
-def test_a_record_that_is_no_json_leaves_nothing(made: Overlays, tmp_path: Path) -> None:
+def test_a_record_that_is_no_json_leaves_nothing(overlays: Overlays, tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        replace(made, record={"what": object()}).save(tmp_path)
+        replace(overlays, record={"what": object()}).save(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_directories_that_cannot_take_overlays_are_refused(made: Overlays, place: Path, tmp_path: Path) -> None:
+def test_directories_that_cannot_take_overlays_are_refused(overlays: Overlays, place: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "file", tmp_path / "other"
     file.write_text("x")
     other.mkdir()
     assert check_directory(other) == other
     (other / "config.json").write_text("{}")
-    for wrong, told in (
+    for wrong, message in (
         (file, "is not a directory"),
         (file / "overlays", "is not writable"),
         (other, r"holds other files \(config.json"),
         (tmp_path / ("x" * 300), "cannot be used"),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             check_directory(wrong)
         if wrong != other:
             with pytest.raises(InputError, match="cannot be written"):
-                made.save(wrong)
+                overlays.save(wrong)
     for right in (place, tmp_path / "a" / "b", Path("not-there")):
         assert check_directory(right) == right
 
@@ -391,15 +395,15 @@ def test_names_that_no_file_should_have_are_refused(name: str) -> None:
 
 
 def test_an_overlay_may_be_called_as_the_thresholds_are(
-    assert_same: Same, llama_base: Checkpoint, made: Overlays, tmp_path: Path
+    assert_same: Same, llama_base: Checkpoint, overlays: Overlays, tmp_path: Path
 ) -> None:
-    same_name = replace(made, overlays=(Overlay("activations", (), made.overlays[2].patches),), languages={})
+    same_name = replace(overlays, overlays=(Overlay("activations", (), overlays.overlays[2].patches),), languages={})
     same_name.save(tmp_path)
     assert_same(Overlays.load(tmp_path, llama_base), same_name)
 
 
-def test_rows_take_what_their_patch_says(made: Overlays) -> None:
-    residual = made.overlays[0].patches[0]
-    stored = sum(each.nbytes for each in residual.tensors().values())
+def test_rows_take_what_their_patch_says(overlays: Overlays) -> None:
+    residual = overlays.overlays[0].patches[0]
+    stored = sum(tensor.nbytes for tensor in residual.tensors().values())
     words = 32 * 2 // 32
     assert stored == 3 * (4 * words + 2 * residual.scales.itemsize + 4)

@@ -39,7 +39,7 @@ def there_and_back(codes: Tensor, old: Tensor, new: Tensor, dtype: torch.dtype) 
     switch = Switch(model, [rescaled(old, new)])
     for _ in range(2):
         switch.to("a")
-        put, kept = model[0].weight.data.clone(), any(own is not None for *_, own in switch._kept)
+        put, kept = model[0].weight.data.clone(), any(rows is not None for *_, rows in switch._kept)
         switch.to(BASE)
         assert torch.equal(bits_of(model[0].weight.data), bits_of(W))
     return put, kept
@@ -63,7 +63,7 @@ def test_every_way_through_the_overlays_leads_back_bit_for_bit(adaptive: tuple[P
 
 def test_all_codes_of_8_bits_are_read_off_bfloat16_for_all_steps() -> None:
     mantissas = torch.arange(128, 256).float()
-    old, new = (each.flatten()[:, None] * 2.0**-17 for each in torch.meshgrid(mantissas, mantissas, indexing="ij"))
+    old, new = (grid.flatten()[:, None] * 2.0**-17 for grid in torch.meshgrid(mantissas, mantissas, indexing="ij"))
     codes = ALL_CODES.expand(len(old), -1)
     put, kept = there_and_back(codes, old, new, torch.bfloat16)
     assert torch.equal(put, codes.bfloat16() * new.bfloat16())
@@ -133,10 +133,10 @@ def test_rows_with_codes_lie_over_those_of_the_base(form: Any, transposed: bool,
     switch.to("a")
     added = codes.to(dtype) * scales.to(dtype).repeat_interleave(8, dim=1)
     expected = W.index_copy(0, rows, added + W[rows] if form == "residual" else added)
-    own = model[0].weight.data.T if transposed else model[0].weight.data
-    assert torch.equal(own, expected)
+    weight = model[0].weight.data.T if transposed else model[0].weight.data
+    assert torch.equal(weight, expected)
     switch.to(BASE)
-    assert torch.equal(bits_of(own), bits_of(W))
+    assert torch.equal(bits_of(weight), bits_of(W))
 
 
 def test_overlays_with_the_same_patches_are_switched_without_writing() -> None:
@@ -172,8 +172,8 @@ FITTING: dict[str, Any] = {"module": "0", "rows": torch.tensor([0, 2]), "scales"
     ],
 )
 def test_a_patch_that_does_not_fit_the_model_is_refused(wrong: dict[str, Any]) -> None:
-    def patched(**given: Any) -> Overlay:
-        return Overlay("a", (), (Patch("codes", tensor="w", bits=4, **{**FITTING, **given}),))
+    def patched(**changes: Any) -> Overlay:
+        return Overlay("a", (), (Patch("codes", tensor="w", bits=4, **{**FITTING, **changes}),))
 
     model = one_map(torch.zeros(3, 4))
     Switch(model, [patched()])

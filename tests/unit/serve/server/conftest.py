@@ -44,8 +44,8 @@ class Running:
         """Returns a counter as /metrics shows it, summed over the labels that are not given."""
         lines = self.service.metrics.text().decode().splitlines()
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        own = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
-        return sum(float(line.rpartition(" ")[2]) for line in own if all(each in line for each in wanted))
+        samples = [line for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+        return sum(float(line.rpartition(" ")[2]) for line in samples if all(label in line for label in wanted))
 
 
 @pytest.fixture(scope="session")
@@ -71,11 +71,11 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
         port = address.socket.getsockname()[1]
         thread.start()
         until(lambda: server.started)
-        found = Running(service, address.url, port, server)
+        instance = Running(service, address.url, port, server)
         try:
-            yield found
+            yield instance
         finally:
-            found.client.close()
+            instance.client.close()
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
@@ -86,8 +86,8 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def server(running: Callable[..., Any]) -> Iterator[Running]:
     """Returns a server with the usual limits."""
-    with running() as found:
-        yield found
+    with running() as instance:
+        yield instance
 
 
 def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:

@@ -25,11 +25,11 @@ def send(
     server: Running, body: Any, *, path: str = "/v1/completions", method: str = "POST", **headers: str
 ) -> tuple[int, Any, Any]:
     """Returns status, error and headers of the answer to bytes, or to an object."""
-    own = {**JSON, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    all_headers = {**JSON, **{name.replace("_", "-"): value for name, value in headers.items()}}
     data = body if isinstance(body, bytes | type(None)) or hasattr(body, "__next__") else json.dumps(body).encode()
     link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
-        link.request(method, path, data, own, encode_chunked=hasattr(body, "__next__"))
+        link.request(method, path, data, all_headers, encode_chunked=hasattr(body, "__next__"))
         answer = link.getresponse()
         text = answer.read()
         return answer.status, json.loads(text)["error"] if answer.status >= 400 else text, answer.headers
@@ -68,7 +68,7 @@ def test_a_field_that_is_wrong_is_named(server: Running, name, value) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [7, {"include_usage": 1}, {"other": True}, {"include_obfuscation": True}], ids=lambda each: str(each)
+    "options", [7, {"include_usage": 1}, {"other": True}, {"include_obfuscation": True}], ids=lambda value: str(value)
 )
 def test_stream_options_that_are_wrong(server: Running, options) -> None:
     status, error, _ = send(server, {**GOOD, "stream": True, "stream_options": options})
@@ -98,7 +98,7 @@ def test_a_name_that_is_half_a_character_is_answered(server: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
@@ -118,10 +118,10 @@ def test_a_name_that_is_half_a_character_is_answered(server: Running) -> None:
     ],
     ids=range(15),
 )
-def test_a_body_that_is_wrong(server: Running, body, said) -> None:
+def test_a_body_that_is_wrong(server: Running, body, message) -> None:
     status, error, _ = send(server, body)
     assert status == 400
-    assert said in error["message"]
+    assert message in error["message"]
     assert send(server, GOOD)[0] == 200
 
 
@@ -142,8 +142,8 @@ def test_a_body_that_is_wrong(server: Running, body, said) -> None:
     ],
 )
 def test_paths_and_methods(server: Running, method, path, status) -> None:
-    found, error, headers = send(server, None, method=method, path=path)
-    assert (found, error["type"]) == (status, "not_found_error" if status == 404 else "invalid_request_error")
+    actual_status, error, headers = send(server, None, method=method, path=path)
+    assert (actual_status, error["type"]) == (status, "not_found_error" if status == 404 else "invalid_request_error")
     assert ("allow" in headers) == (status == 405)
 
 
@@ -221,8 +221,8 @@ def test_clients_that_are_slow_are_let_go(server: Running, monkeypatch) -> None:
         link.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert link.recv(1000).startswith(b"HTTP/1.1 200")
         link.sendall(b"GET /heal")  # the second request of a connection is waited for no longer
-        while said := link.recv(1000):
-            assert not said.startswith(b"HTTP/1.1")
+        while received := link.recv(1000):
+            assert not received.startswith(b"HTTP/1.1")
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body(server: Running, caplog) -> None:

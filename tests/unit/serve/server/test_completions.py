@@ -74,10 +74,10 @@ def test_several_prompts_and_several_choices(server: Running) -> None:
     answer = raw.parse()
     assert [choice.index for choice in answer.choices] == list(range(8))
     singles = [server.complete(prompt, max_tokens=4) for prompt in prompts]
-    assert [choice.text for choice in answer.choices[::2]] == [each.choices[0].text for each in singles]
-    assert [choice.text for choice in answer.choices[1::2]] == [each.choices[0].text for each in singles]
-    assert answer.usage.prompt_tokens == sum(each.usage.prompt_tokens for each in singles)
-    assert answer.usage.completion_tokens == 2 * sum(each.usage.completion_tokens for each in singles)
+    assert [choice.text for choice in answer.choices[::2]] == [completion.choices[0].text for completion in singles]
+    assert [choice.text for choice in answer.choices[1::2]] == [completion.choices[0].text for completion in singles]
+    assert answer.usage.prompt_tokens == sum(completion.usage.prompt_tokens for completion in singles)
+    assert answer.usage.completion_tokens == 2 * sum(completion.usage.completion_tokens for completion in singles)
     assert raw.headers["X-Fairbits-Overlay"] == "a, a, a, a, b, b, base, base"
     assert raw.headers["X-Fairbits-Language"].split(", ")[::2] == list(PROMPTS)
 
@@ -102,8 +102,8 @@ def test_the_same_seed_gives_the_same_text_in_any_company(server: Running) -> No
 
     async def ask() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-            own = {"model": "tiny", "prompt": PROMPTS["fra_Latn"], **asked}
-            jobs = [client.completions.create(**own, **({"seed": 1} if i % 3 == 0 else {})) for i in range(12)]
+            arguments = {"model": "tiny", "prompt": PROMPTS["fra_Latn"], **asked}
+            jobs = [client.completions.create(**arguments, **({"seed": 1} if i % 3 == 0 else {})) for i in range(12)]
             return [answer.choices[0].text for answer in await asyncio.gather(*jobs)]
 
     texts = asyncio.run(ask())
@@ -136,7 +136,7 @@ def test_a_language_can_be_named(server: Running) -> None:
 def test_models(server: Running) -> None:
     (one,) = server.client.models.list().data
     assert (one.id, one.object, one.owned_by) == ("tiny", "model", "fairbits")
-    assert {each["code"]: each["overlay"] for each in one.fairbits["languages"]} == OVERLAYS
+    assert {language["code"]: language["overlay"] for language in one.fairbits["languages"]} == OVERLAYS
     assert one.fairbits["overlays"] == ["a", "b"]
     assert server.client.models.retrieve("tiny") == one
     for ask in (lambda: server.client.models.retrieve("large"), lambda: ask_other(server)):
@@ -155,8 +155,8 @@ def test_a_client_that_leaves_frees_its_place(running: Any, model: AdaptiveModel
         next(iter(stream))
         stream.close()
         until(lambda: server.number("fairbits_cancelled_total") == 1)
-        made = server.number("fairbits_generated_tokens_total")
-        assert 0 < made < 512
+        generated = server.number("fairbits_generated_tokens_total")
+        assert 0 < generated < 512
         hasty = server.client.with_options(timeout=0.3).completions
         with pytest.raises(openai.APITimeoutError):
             hasty.create(model="tiny", prompt=PROMPTS["jpn_Jpan"], max_tokens=512, temperature=0)

@@ -31,14 +31,14 @@ def client(server: Running, sent: bytes = b"") -> Iterator[socket.socket]:
 
 def rest(link: socket.socket, *, pause: float = 0.0) -> bytes:
     """Returns all that can still be read, up to 1,000 bytes at a time."""
-    found = b""
+    received = b""
     try:
         while part := link.recv(1000):
-            found += part
+            received += part
             sleep(pause)
     except ConnectionError:
         pass
-    return found
+    return received
 
 
 def test_more_connections_than_the_limit_are_refused(running, monkeypatch) -> None:
@@ -89,9 +89,9 @@ def test_a_stream_that_is_not_read_is_not_taken_from_the_queue(running, monkeypa
         until(lambda: server.number("fairbits_running") == 1)
         until(lambda: idle(server))  # all of it is generated
         assert server.connections == 1
-        said = rest(link)
-    assert b"[DONE]" in said
-    assert len(said) > 5 * SMALL
+        received = rest(link)
+    assert b"[DONE]" in received
+    assert len(received) > 5 * SMALL
     assert 0 < max(sizes) < SMALL
 
 

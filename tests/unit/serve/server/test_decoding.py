@@ -42,14 +42,14 @@ def test_a_character_that_is_never_finished_comes_at_the_end(tokenizer) -> None:
 def test_a_stop_string_is_found_however_the_text_is_cut(stops, size) -> None:
     text = "aaab ababab cab c"
     stopper = StopFilter(stops)
-    given = "".join(stopper.add(text[i : i + size]) for i in range(0, len(text), size)) + stopper.flush()
+    output = "".join(stopper.add(text[i : i + size]) for i in range(0, len(text), size)) + stopper.flush()
     ends = [text.index(stop) for stop in stops if stop in text]
     # the stop string that is whole first ends the text
     if size == 1:
         first = min(((text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text), default=None)
-        assert given == (text if first is None else text[: first[1]])
+        assert output == (text if first is None else text[: first[1]])
     elif size == 100:
-        assert given == text[: min(ends, default=len(text))]
+        assert output == text[: min(ends, default=len(text))]
     assert stopper.stopped == bool(ends)
-    assert text.startswith(given)
-    assert not any(stop in given for stop in stops)
+    assert text.startswith(output)
+    assert not any(stop in output for stop in stops)

@@ -43,8 +43,8 @@ async def exchange(port: int, sent: bytes) -> bytes:
 
 def answer(server: Running, sent: bytes) -> tuple[int, bytes]:
     """Returns status and body of the response to some bytes; 0 if the connection was closed without one."""
-    said = asyncio.run(exchange(server.port, sent))
-    head, _, body = said.partition(b"\r\n\r\n")
+    response = asyncio.run(exchange(server.port, sent))
+    head, _, body = response.partition(b"\r\n\r\n")
     return int(head[9:12] or 0) if head.startswith(b"HTTP/1.1 ") else 0, body
 
 
@@ -57,12 +57,12 @@ def test_five_hundred_clients_at_once(running) -> None:
         return await asyncio.gather(*(exchange(port, request(GOOD)) for _ in range(500)))
 
     with running(max_queue=400, max_batch=64) as server:
-        said = asyncio.run(all_at_once(server.port))
-        found = Counter(each[9:12] for each in said)
-        assert set(found) <= {b"200", b"429"}
-        assert found.total() == 500
-        assert found[b"200"] >= 400
-        assert all(json.loads(each.partition(b"\r\n\r\n")[2]) for each in said)
+        responses = asyncio.run(all_at_once(server.port))
+        statuses = Counter(response[9:12] for response in responses)
+        assert set(statuses) <= {b"200", b"429"}
+        assert statuses.total() == 500
+        assert statuses[b"200"] >= 400
+        assert all(json.loads(response.partition(b"\r\n\r\n")[2]) for response in responses)
         until(lambda: server.number("fairbits_requests_total") == 500)
         assert idle(server)
 
@@ -169,9 +169,9 @@ def test_the_body_belongs_to_one_request_only(server: Running) -> None:
     """A second request that hides in the body of the first one is never served."""
     hidden = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     both = START + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n" + hidden
-    said = asyncio.run(exchange(server.port, both))
-    assert said.count(b"HTTP/1.1 ") == 1
-    assert b"fairbits_requests" not in said
+    response = asyncio.run(exchange(server.port, both))
+    assert response.count(b"HTTP/1.1 ") == 1
+    assert b"fairbits_requests" not in response
 
 
 @pytest.mark.parametrize("host", ["[", "]", "[::1", "a b", "\xff", "localhost:99999999", "@", "%", "a" * 5000])
@@ -188,7 +188,7 @@ def test_a_host_that_is_none_with_a_key(running, host) -> None:
 def test_a_stop_that_takes_too_long_ends_every_request_with_an_error(running, model: AdaptiveModel) -> None:
     async def ask(server: Running) -> list[bytes]:
         asked = [request({**GOOD, "max_tokens": 400, "stream": stream}) for stream in (True, False, True, False)]
-        tasks = [asyncio.create_task(exchange(server.port, each)) for each in asked]
+        tasks = [asyncio.create_task(exchange(server.port, payload)) for payload in asked]
         await asyncio.to_thread(until, lambda: server.number("fairbits_running") + queued(server) == 4)
         server.service.scheduler.close(0.2)
         return await asyncio.gather(*tasks)
@@ -200,7 +200,7 @@ def test_a_stop_that_takes_too_long_ends_every_request_with_an_error(running, mo
         assert streamed.endswith(b"0\r\n\r\n")  # a proper end of the stream, and not a broken connection
         assert whole.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 5" in whole.lower()
-        assert [each[9:12] for each in others] == [b"200", b"503"]
+        assert [response[9:12] for response in others] == [b"200", b"503"]
         assert answer(server, request(GOOD))[0] == 503
 
 

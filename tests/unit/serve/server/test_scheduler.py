@@ -97,7 +97,7 @@ def test_a_row_that_ends_early_does_not_wait_for_the_others(model: AdaptiveModel
     seen: list[list[int]] = []
     with started(model) as (scheduler, _):
         rows = [
-            row(model, "eng_Latn", lambda _: seen.append([each.tokens for each in rows]), tokens=n) for n in (2, 30)
+            row(model, "eng_Latn", lambda _: seen.append([choice.tokens for choice in rows]), tokens=n) for n in (2, 30)
         ]
         submit(scheduler, rows)
         until(lambda: len(seen) == 2)

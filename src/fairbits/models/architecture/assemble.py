@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture import Architecture, Block, Role, Weight
+from fairbits.models.architecture.architecture import EXPERT_ROLES, Architecture, Block, Role, Weight
 from fairbits.models.architecture.blocks import Walk, is_norm, prefixes, stream_size, walk
 from fairbits.models.architecture.meta_model import (
     TEXT,
@@ -26,7 +26,7 @@ from fairbits.models.architecture.meta_model import (
     model_class,
     trace,
 )
-from fairbits.models.architecture.tensor_names import EXPERT_ROLES, Shape, TensorNames, TensorSource, resolve_names
+from fairbits.models.architecture.tensor_names import Shape, TensorNames, TensorSource, resolve_names
 from fairbits.models.untrusted.config_check import DEPTHS
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import typer
 
-from fairbits.cli import app, command, terminal
+from fairbits.cli import app, lazy_group, terminal
 from fairbits.core.errors import AlreadyReportedError, InputError
 from fairbits.core.torchrun import Process, this_process
 
@@ -35,14 +35,14 @@ def test_a_process_knows_its_rank(started, monkeypatch) -> None:
 
 
 def test_commands_of_one_process_are_refused_by_the_first(started) -> None:
-    command._check_processes("audit")
+    lazy_group._check_processes("audit")
     started(0)
-    command._check_processes("quantize")
+    lazy_group._check_processes("quantize")
     with pytest.raises(InputError, match="audit runs in one process, and torchrun has started 2; start it without"):
-        command._check_processes("audit")
+        lazy_group._check_processes("audit")
     started(1)
     with pytest.raises(AlreadyReportedError):
-        command._check_processes("audit")
+        lazy_group._check_processes("audit")
 
 
 def test_other_processes_print_nothing_but_the_error_that_they_report(started, monkeypatch, capfd) -> None:
@@ -60,11 +60,11 @@ def test_other_processes_print_nothing_but_the_error_that_they_report(started, m
 
 
 def test_every_command_is_listed_with_the_first_lines_of_its_docstring() -> None:
-    points = [point for entry_points in command.find_commands().values() for point in entry_points]
+    points = [point for entry_points in lazy_group.find_commands().values() for point in entry_points]
     assert len(points) == len({point.name for point in points}) > 20
     assert {"research", "theory"} <= {point.name for point in points}  # of another package
     for point in points:
-        assert command.docstring(point).partition("\n\n")[0].endswith(".")
+        assert lazy_group.docstring(point).partition("\n\n")[0].endswith(".")
 
 
 def test_a_docstring_is_read_without_an_import(tmp_path, monkeypatch) -> None:
@@ -72,15 +72,15 @@ def test_a_docstring_is_read_without_an_import(tmp_path, monkeypatch) -> None:
         'raise ImportError\n\ndef tool() -> None:\n    """Do it.\n\n    More."""\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert command.docstring(EntryPoint("tool", "slow_module:tool", "fairbits.commands")) == "Do it.\n\nMore."
-    assert command.docstring(EntryPoint("tool", "slow_module:other", "fairbits.commands")) == ""
+    assert lazy_group.docstring(EntryPoint("tool", "slow_module:tool", "fairbits.commands")) == "Do it.\n\nMore."
+    assert lazy_group.docstring(EntryPoint("tool", "slow_module:other", "fairbits.commands")) == ""
 
 
 def test_a_command_that_cannot_be_imported_ends_in_one_line(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "broken_module.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     group = typer.main.get_command(app)
-    group.commands["tool"] = command.LazyCommand(EntryPoint("tool", "broken_module:tool", ""), "Research")
+    group.commands["tool"] = lazy_group.LazyCommand(EntryPoint("tool", "broken_module:tool", ""), "Research")
     with pytest.raises(SystemExit) as ended:
         group(["tool"], obj={})
     assert ended.value.code == 3

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from fairbits.core.errors import InputError
 from fairbits.core.memory import WAITING_BLOCKS
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.checkpoint_writer import QuantizedWriter, WriteBehind
 from fairbits.models.io.compressed_tensors import planned_bytes
-from fairbits.models.io.writer import QuantizedWriter, WriteBehind
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -34,15 +34,15 @@ def check_loads(checkpoint: Checkpoint, codes: dict[str, Codes], out: Path, cls:
     weights = checkpoint.architecture.weights
     fake = cls.from_pretrained(checkpoint.directory)
     with torch.no_grad():
-        for name, each in codes.items():
-            fake.get_submodule(weights[name].module).weight.copy_(each.dequantized)
+        for name, layer_codes in codes.items():
+            fake.get_submodule(weights[name].module).weight.copy_(layer_codes.dequantized)
     loaded = cls.from_pretrained(out)
     assert loaded.dtype == fake.dtype == checkpoint.scale_dtype
     tokens = torch.arange(3, 35)[None]
     with torch.no_grad():
         got, expected = loaded(tokens).logits.float(), fake(tokens).logits.float()
-    for name, each in codes.items():
-        assert torch.equal(loaded.get_submodule(weights[name].module).weight, each.dequantized), name
+    for name, layer_codes in codes.items():
+        assert torch.equal(loaded.get_submodule(weights[name].module).weight, layer_codes.dequantized), name
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
 
@@ -147,12 +147,12 @@ def test_embedded_model_with_what_lies_beside_it(tmp_path: Path, inside: Any, wr
     codes = write(checkpoint, stored, tmp_path / "out")
     check_loads(checkpoint, codes, tmp_path / "out", t.AutoModelForCausalLM)
     check_size(checkpoint, stored, tmp_path / "out")
-    made = Checkpoint(tmp_path / "out")
-    assert made.tokenizer()("a")["input_ids"] == checkpoint.tokenizer()("a")["input_ids"]
-    assert any("outliers were given" in note for note in made.notes)
+    quantized = Checkpoint(tmp_path / "out")
+    assert quantized.tokenizer()("a")["input_ids"] == checkpoint.tokenizer()("a")["input_ids"]
+    assert any("outliers were given" in note for note in quantized.notes)
     assert (tmp_path / "out" / "plan.json").read_bytes() == b"{}\n"
     assert set(load_file(tmp_path / "out" / "thresholds.safetensors")) == {f"t{i}" for i in range(12)}
-    assert not any(name.startswith("t") and name[1:].isdigit() for name in made.tensors)
+    assert not any(name.startswith("t") and name[1:].isdigit() for name in quantized.tensors)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -232,8 +232,10 @@ def test_killed_process_leaves_a_draft_that_can_be_continued(
     moments = [0, 1, 3, 8, 9, 3, 7, 11]
     code = KILLED.format(here=here, source=str(checkpoint.directory), out=str(out), moments=moments)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # a process with threads must not be forked
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    lines = [line.split() for line in said.stdout.splitlines()]
+    completed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    lines = [line.split() for line in completed.stdout.splitlines()]
     assert [line[:2] for line in lines] == [["True", "False"]] * len(moments)
     assert [int(line[2]) for line in lines] == [0, 0, 0, 1, 2, 2, 2, 2]
     write(checkpoint, mixed(checkpoint), out, resume=True)
@@ -258,12 +260,12 @@ def test_finished_block_comes_back(make: Make, tmp_path: Path, begun: Any) -> No
     checkpoint = make("llama")
     stored, blocks = begun(checkpoint, tmp_path / "out")
     writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
-    found = writer.finished(0)
-    assert found is not None
-    assert found.record.decode() == "κ"
-    assert found.extra["t"].tolist() == [0, 1, 2]
-    assert found.layers.keys() == blocks[0].keys()
-    for name, codes in found.layers.items():
+    finished_block = writer.finished(0)
+    assert finished_block is not None
+    assert finished_block.record.decode() == "κ"
+    assert finished_block.extra["t"].tolist() == [0, 1, 2]
+    assert finished_block.layers.keys() == blocks[0].keys()
+    for name, codes in finished_block.layers.items():
         assert torch.equal(codes.codes, blocks[0][name].codes)
         assert torch.equal(codes.scales, blocks[0][name].scales)
         assert codes.bits == 8
@@ -316,7 +318,7 @@ def test_draft_of_another_plan_is_not_continued(make: Make, tmp_path: Path, begu
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"plan": 3}, "plan is 3; it must be"),
         ({"model": "m"}, "model is 'm'; it must be a SHA-256"),
@@ -326,13 +328,13 @@ def test_draft_of_another_plan_is_not_continued(make: Make, tmp_path: Path, begu
     ],
 )
 def test_a_state_that_is_damaged_is_refused(
-    make: Make, tmp_path: Path, begun: Any, changed: dict[str, Any], said: str
+    make: Make, tmp_path: Path, begun: Any, changed: dict[str, Any], message: str
 ) -> None:
     checkpoint = make("llama")
     stored, _ = begun(checkpoint, tmp_path / "out")
     note = tmp_path / ".out.partial" / "state.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | changed))
-    with pytest.raises(InputError, match=rf"state\.json is damaged: {said}.* after you have deleted the draft"):
+    with pytest.raises(InputError, match=rf"state\.json is damaged: {message}.* after you have deleted the draft"):
         QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
 
 
@@ -345,7 +347,7 @@ def test_a_block_that_is_not_as_planned_is_done_again_although_its_hash_is_right
     draft = tmp_path / ".out.partial"
     (shard,) = draft.glob("model/*.safetensors")
     tensors = load_file(shard)
-    name = next(each for each in tensors if each.endswith("_packed")).removesuffix("_packed")
+    name = next(key for key in tensors if key.endswith("_packed")).removesuffix("_packed")
     if damage == "missing":
         del tensors[f"{name}_scale"]
     elif damage == "shape":
@@ -356,9 +358,9 @@ def test_a_block_that_is_not_as_planned_is_done_again_although_its_hash_is_right
         tensors[f"{name}_packed"] = tensors[f"{name}_packed"].to(torch.int64)
     save_file(tensors, shard)
     note = next(draft.glob("done/*.json"))
-    said = json.loads(note.read_text())
-    said["sha256"][shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
-    note.write_text(json.dumps(said))
+    note_data = json.loads(note.read_text())
+    note_data["sha256"][shard.name] = hashlib.sha256(shard.read_bytes()).hexdigest()
+    note.write_text(json.dumps(note_data))
     writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY, resume=True)
     assert writer.finished(0) is None
     with pytest.raises(InputError, match="block 0 was not added"):
@@ -419,9 +421,9 @@ def test_blocks_without_a_quantized_tensor_have_a_record_too(make: Make, tmp_pat
     writer = QuantizedWriter(checkpoint, tmp_path / "out", schemes=stored, identity=IDENTITY)
     writer.add(1, {}, record=b"nothing")
     writer.add(0, rounded(checkpoint, stored))
-    found = writer.finished(1)
-    assert found is not None
-    assert (found.layers, found.record) == ({}, b"nothing")
+    finished_block = writer.finished(1)
+    assert finished_block is not None
+    assert (finished_block.layers, finished_block.record) == ({}, b"nothing")
     seen: list[tuple[int, int]] = []
     writer.finish(progress=lambda _, done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == planned_bytes(checkpoint, {}) - checkpoint.tensors[name].nbytes
