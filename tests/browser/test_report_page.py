@@ -190,7 +190,7 @@ def test_experts_are_shown_where_the_model_has_some(show, measured) -> None:
         "per_position": [2, 2],
         "unreached": [0, 1],
         "languages": codes,
-        "starved": [[2, 4 + i] for i in range(len(codes))],
+        "few": [[2, 4 + i] for i in range(len(codes))],
         "empty": [[0, 1] for _ in codes],
         "mean": [[50.0, 25.0] for _ in codes],
     }

@@ -119,7 +119,7 @@ def test_sweep(command, tmp_path) -> None:
     data = json.loads((tmp_path / "sweep.json").read_text())
     for curve in data["damage"].values():
         assert curve["3"]["value"] > curve["4"]["value"]
-    assert data["founders"]["critical_width"] == pytest.approx(4.0, abs=0.05)
+    assert data["research_notes"]["critical_width"] == pytest.approx(4.0, abs=0.05)
     assert " ".join(data["verdict"][1].split()) in " ".join(printed.split())
     assert data["measure"] == "divergence"
     assert "Divergence in bits per byte by bits per weight" in printed

@@ -46,7 +46,9 @@ def test_from_measuring_to_pages(tmp_path: Path, pages: tuple[Path, Path], monke
     written = page.read_text()
     assert written.startswith(f"Before.\n\n{BEGIN}\n")
     assert written.endswith(f"{END}\n\nAfter.\n")
-    assert len(re.findall(r"\| GPTQ, equal mix \| [\d,]+ \| 1 \| 0\.\d", written)) == 2  # languages with and without text
+    assert (
+        len(re.findall(r"\| GPTQ, equal mix \| [\d,]+ \| 1 \| 0\.\d", written)) == 2
+    )  # languages with and without text
     assert "| embedded_tiny, worst |" in readme.read_text()
     rows = list(csv.DictReader((tmp_path / "assets/real-models.csv").read_text().splitlines()))
     assert len(rows) == 3 * 3 * 2 * 2  # policies, languages, measures, units

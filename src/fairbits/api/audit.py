@@ -145,7 +145,7 @@ def build_audit(
         moments=moments,
         robust=robust_outliers(kappa),
         patterns=patterns,
-        founders=risk_assessment(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        research_notes=risk_assessment(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
         kappa_weighted=headline.kappa_weighted(kappa),
         kappa_mixture=headline.kappa_mixture(moments.blocks),
         outlier_share=share,

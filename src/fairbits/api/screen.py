@@ -104,7 +104,7 @@ class Row:
             "max_tensor_kappa": w and w.tensor_kappa,
             "robust_outliers": w and asdict(w.robust),
             "published": w and w.published and vars(w.published),
-            "founders": self.view and asdict(self.view),
+            "research_notes": self.view and asdict(self.view),
             "outlier_share": self.text and dict(self.text.outlier_share),
             "predicted_damage": self.text and dict(self.text.damage),
         }

@@ -196,7 +196,7 @@ class Sweep(Shown):
             "gap": {str(bits): gap.to_dict() for bits, gap in self.gaps.items()},
             "critical_width": {code: width.as_data(self.bits) for code, width in self.widths.items()},
             "critical_width_of_gap": self.gap_width.as_data(self.bits),
-            "founders": {"max_kappa": self.max_kappa, "critical_width": critical_bits(self.max_kappa)},
+            "research_notes": {"max_kappa": self.max_kappa, "critical_width": critical_bits(self.max_kappa)},
             "verdict": list(self.verdict),
             "notes": list(self.all_notes),
         }

@@ -112,7 +112,7 @@ class AuditedBlock:
 class OutlierRules:
     """The blocks that stand out, by two rules."""
 
-    founders: OutlierBlocks
+    research_notes: OutlierBlocks
     robust: OutlierBlocks
 
 
@@ -194,11 +194,11 @@ class SavedBlockExperts:
     per_position: Positive
     unreached: Count
     routed: Mapping[Code, Count]
-    starved: Mapping[Code, Count]
+    few: Mapping[Code, Count]
     empty: Mapping[Code, Count]
 
     def __post_init__(self) -> None:
-        for name, counts in (("starved", self.starved), ("empty", self.empty), ("unreached", {"": self.unreached})):
+        for name, counts in (("few", self.few), ("empty", self.empty), ("unreached", {"": self.unreached})):
             odd = next((code for code, number in counts.items() if number > self.experts), None)
             if odd is not None:
                 raise InputError(f"{name} {odd} is {counts[odd]}; it must be at most the experts, {self.experts}")
@@ -206,7 +206,7 @@ class SavedBlockExperts:
 
 @dataclass(frozen=True)
 class SavedExperts:
-    """The blocks that have experts; those with fewer than `least` positions of a language are starved of it."""
+    """The blocks that have experts; fewer than `least` positions of a language are `few`."""
 
     least: Count
     blocks: tuple[SavedBlockExperts, ...]
@@ -230,7 +230,7 @@ class AuditFile:
     languages: Mapping[Code, AuditedLanguage]
     blocks: tuple[AuditedBlock, ...]
     outliers: OutlierRules
-    founders: RiskAssessment
+    research_notes: RiskAssessment
     patterns: Mapping[str, SavedPattern]
     damage: Mapping[str, SavedDamage]
     points: tuple[Point, ...]
@@ -266,7 +266,7 @@ class AuditFile:
                 parts[f"damage.{form}.{name}"] = getattr(damage, name)
         parts |= {"weighted_error.damage": self.weighted_error.damage, "certificate": self.certificate.languages}
         for block in () if self.experts is None else self.experts.blocks:
-            for name in ("routed", "starved", "empty"):
+            for name in ("routed", "few", "empty"):
                 parts[f"experts of block {block.block}, {name}"] = getattr(block, name)
         for name, codes in parts.items():
             check_same_keys(name, codes, "languages", self.languages)

@@ -156,7 +156,7 @@ class ExpertUse(Shown):
                     "per_position": block.per_position,
                     "unreached": self.unreached[block.block],
                     "routed": by_language(block.counts.sum(1)),
-                    "starved": by_language(few[:, column]),
+                    "few": by_language(few[:, column]),
                     "empty": by_language(empty[:, column]),
                 }
                 for column, block in enumerate(self.blocks)

@@ -77,7 +77,7 @@ class Audit(Shown):
     moments: ModelMoments
     robust: OutlierBlocks
     patterns: Mapping[tuple[PointKind, Measure], Pattern]
-    founders: RiskAssessment
+    research_notes: RiskAssessment
     kappa_weighted: Mapping[str, Estimate]
     kappa_mixture: Mapping[str, Estimate]
     outlier_share: Mapping[str, Estimate]
@@ -174,8 +174,8 @@ class Audit(Shown):
             "task": measured.task,
             "languages": {code: self._language(code) for code in self.languages},
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
-            "outliers": {"founders": asdict(self.founders.outliers), "robust": asdict(self.robust)},
-            "founders": asdict(self.founders),
+            "outliers": {"research_notes": asdict(self.research_notes.outliers), "robust": asdict(self.robust)},
+            "research_notes": asdict(self.research_notes),
             "patterns": {
                 f"{kind} {measure}": {"blocks": measured.blocks(kind)} | pattern.as_data()
                 for (kind, measure), pattern in self.patterns.items()
@@ -236,7 +236,7 @@ def audit_tables(audit: Audit) -> list[Table]:
     experts = () if audit.experts is None else audit.experts.sentences()
     parts = (
         Table("Experts", below=tuple(experts)),
-        *audit.founders.tables(ranges),
+        *audit.research_notes.tables(ranges),
         Table("What is proven", below=tuple(_certificate(audit))),
     )
     return [
@@ -334,10 +334,8 @@ def _carriers(audit: Audit) -> Table:
             rows.append((names[i], f"{mean[i]:.1%}", bar(mean[i], top), *of_worst))
         if names is not damage.linears:
             rows.append(("",) * len(headers))
-    outliers = (
-        f"Outlier blocks: {audit.founders.outliers} by the research notes' threshold, {audit.robust} compared with the "
-        "model's other blocks."
-    )
+    by_notes = f"{audit.research_notes.outliers} by the research notes' threshold"
+    outliers = f"Outlier blocks: {by_notes}, {audit.robust} compared with the model's other blocks."
     return Table("Where the damage comes from", headers, tuple(rows), ("", outliers), left=(2,))
 
 
@@ -369,7 +367,7 @@ def detail_tables(audit: Audit) -> list[Table]:
     experts = (
         [] if audit.experts is None else [replace(audit.experts.tables()[0], title="Experts by language", below=())]
     )
-    remarks: list[Cell] = [[(f"{item.name} ", "bold"), item.remark] for item in audit.founders.conditions]
+    remarks: list[Cell] = [[(f"{item.name} ", "bold"), item.remark] for item in audit.research_notes.conditions]
     return [
         _patterns(audit),
         _tokenization(audit),

@@ -74,7 +74,7 @@ class OutlierBlocks:
 def outliers_above_threshold(kappa: ArrayLike, *, threshold: float = OUTLIER_KAPPA_THRESHOLD) -> OutlierBlocks:
     """Returns the blocks with κ_l > 100: the research notes' outlier layers (001-03)."""
     remark = "The research notes' threshold (001-03), set by hand; a handful of weights can cause such a κ."
-    return OutlierBlocks("founders", threshold, _above(finite_array("kappa", kappa, ndim=1), threshold), remark)
+    return OutlierBlocks("research_notes", threshold, _above(finite_array("kappa", kappa, ndim=1), threshold), remark)
 
 
 def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:

@@ -20,7 +20,7 @@ def blocks(audit: AuditFile) -> dict[str, Any]:
             {"block": i, "kappa": float(block.kappa), "sigma": float(block.sigma), "largest": float(block.largest)}
             for i, block in enumerate(audit.blocks)
         ],
-        "outliers": {"founders": _outliers(audit.outliers.founders), "robust": _outliers(audit.outliers.robust)},
+        "outliers": {name: _outliers(getattr(audit.outliers, name)) for name in ("research_notes", "robust")},
     }
 
 
@@ -58,7 +58,7 @@ def expert_use(audit: AuditFile, languages: Sequence[str]) -> dict[str, Any] | N
         "blocks": [block.block for block in blocks],
         **{name: [getattr(block, name) for block in blocks] for name in ("experts", "per_position", "unreached")},
         "languages": codes,
-        "starved": [[block.starved[code] for block in blocks] for code in codes],
+        "few": [[block.few[code] for block in blocks] for code in codes],
         "empty": [[block.empty[code] for block in blocks] for code in codes],
         "mean": [[block.routed[code] / block.experts for block in blocks] for code in codes],
     }
@@ -134,7 +134,7 @@ def prediction(sources: Sources, audit: AuditFile, *, languages: Sequence[str]) 
 
 def checklist(audit: AuditFile) -> dict[str, Any]:
     """Returns the research notes' checklist, conditions, class and strategy, with the number behind each."""
-    notes = audit.founders
+    notes = audit.research_notes
     return {
         "risk": notes.risk,
         "strategy": notes.strategy.text,

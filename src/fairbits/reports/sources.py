@@ -70,7 +70,7 @@ class SavedWidth:
 
 
 @dataclass(frozen=True)
-class FoundersWidth:
+class NotesWidth:
     """The largest excess kurtosis of a block, and the width that the research notes derive from it."""
 
     max_kappa: Number
@@ -93,7 +93,7 @@ class SweepFile:
     gap: Mapping[WidthText, Estimate]
     critical_width: Mapping[Code, SavedWidth]
     critical_width_of_gap: SavedWidth
-    founders: FoundersWidth
+    research_notes: NotesWidth
     verdict: tuple[str, ...]
     notes: tuple[str, ...]
 

@@ -58,7 +58,7 @@ def test_a_row_holds_what_the_weights_say(screening) -> None:
     assert (row.weights.tensor, row.weights.tensor_kappa) == max(kappa.items(), key=lambda item: item[1])
 
 
-def test_the_founders_classes_follow_the_outliers(screening) -> None:
+def test_the_classes_of_the_research_notes_follow_the_outliers(screening) -> None:
     views = [screening.rows[i].view for i in (0, 2)]
     assert [view.risk for view in views] == ["LOW-MODERATE", "HIGH"]
     assert [view.block for view in views] == [2, 3]
@@ -151,9 +151,9 @@ def test_data_are_plain_json_with_provenance(screening) -> None:
     assert (data["schema"], data["bits"], len(data["models"])) == ("fairbits.screen/1", 4, 3)
     first, refused, outliers = data["models"]
     assert first["fingerprint"] == Checkpoint(TINY).fingerprint
-    assert refused["kappa"] is refused["founders"] is refused["fingerprint"] is None
-    assert outliers["founders"]["risk"] == "HIGH"
-    assert outliers["founders"]["outliers"]["blocks"] == [3]
+    assert refused["kappa"] is refused["research_notes"] is refused["fingerprint"] is None
+    assert outliers["research_notes"]["risk"] == "HIGH"
+    assert outliers["research_notes"]["outliers"]["blocks"] == [3]
     assert "001-09" in data["notes"][0]
 
 

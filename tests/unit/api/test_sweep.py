@@ -103,10 +103,10 @@ def test_curves_and_the_width_of_the_gap() -> None:
     [(2.0, "too low by 1.1 bits"), (9.6, "their width is within its interval"), (164.0, "too high by 1.9 bits")],
 )
 def test_the_verdict_says_where_the_founding_documents_are_wrong(max_kappa, expected) -> None:
-    needs, founders, _ = swept(max_kappa=max_kappa).verdict
+    needs, research_notes, _ = swept(max_kappa=max_kappa).verdict
     assert "Damage exceeds 0.01 bits per byte for Hebrew below 4.2" in needs
     assert "Hebrew needs 1.5 bits more" in needs
-    assert expected in founders
+    assert expected in research_notes
 
 
 def test_the_verdict_asks_for_other_widths_where_none_passes() -> None:

@@ -110,7 +110,7 @@ def test_what_is_saved_is_loaded(record, tmp_path):
     for column, (block, measured) in enumerate(zip(stored.blocks, record.measured.experts, strict=True)):
         assert (block.block, block.experts, block.per_position) == (measured.block, 3, 2)
         assert list(block.routed.values()) == measured.counts.sum(1).tolist()
-        assert list(block.starved.values()) == record.experts.too_little_text()[:, column].tolist()
+        assert list(block.few.values()) == record.experts.too_little_text()[:, column].tolist()
     loaded = ExpertUse.load(tmp_path / "audit.json")
     assert loaded.languages == record.languages
     assert loaded.as_data() == record.experts.as_data()
@@ -133,9 +133,9 @@ def test_counts_of_other_languages_are_refused(record, tmp_path):
     path = tmp_path / "audit.json"
     record.save(path)
     data = json.loads(path.read_text())
-    del data["experts"]["blocks"][1]["starved"]["heb_Hebr"]
+    del data["experts"]["blocks"][1]["few"]["heb_Hebr"]
     path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match="experts of block 1, starved and languages differ in"):
+    with pytest.raises(InputError, match="experts of block 1, few and languages differ in"):
         AUDIT.read(path)
 
 

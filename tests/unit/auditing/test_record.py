@@ -130,7 +130,7 @@ def test_carriers_are_the_largest_shares(several) -> None:
 
 def test_every_condition_and_every_box_has_its_number(several) -> None:
     text = " ".join(printed(audit_tables(several)).split())
-    view = several.founders
+    view = several.research_notes
     for condition in view.conditions:
         assert f"{condition.value:.3g}" in re.search(rf" {condition.name} (.*?) (holds|fails)", text)[1]
     assert sum(text.count(f"{mark} ") for mark in "✓✗") == len(view.checklist)
@@ -234,5 +234,5 @@ def test_details_hold_every_form_and_every_block(several) -> None:
     assert f"the form {several.predicted.form}." in text
     blocks = text[text.index("\nBlocks\n") :]
     assert re.findall(r"^  (\d) ", blocks, flags=re.MULTILINE) == list("012345")
-    for condition in several.founders.conditions:
+    for condition in several.research_notes.conditions:
         assert " ".join(condition.remark.split()) in " ".join(text.split())

@@ -18,7 +18,7 @@ def test_figures_of_the_audit_are_those_of_its_file(report_content, sources) -> 
     audit = sources.audit
     codes = [row["code"] for row in report_content["languages"]]
     assert [block["kappa"] for block in report_content["blocks"]["blocks"]] == [block.kappa for block in audit.blocks]
-    for name in ("founders", "robust"):
+    for name in ("research_notes", "robust"):
         assert report_content["blocks"]["outliers"][name]["blocks"] == list(getattr(audit.outliers, name).blocks or ())
     assert report_content["patterns"]["languages"] == report_content["causes"]["languages"] == codes
     shares = np.array(report_content["patterns"]["share"])
@@ -26,12 +26,12 @@ def test_figures_of_the_audit_are_those_of_its_file(report_content, sources) -> 
     assert shares.sum(axis=1) == pytest.approx(1)
     by_block = audit.predicted.by_block
     assert report_content["causes"]["damage"] == [list(by_block[code]) for code in codes]
-    assert len(report_content["checklist"]["checks"]) == len(audit.founders.checklist)
+    assert len(report_content["checklist"]["checks"]) == len(audit.research_notes.checklist)
     assert [check["passed"] for check in report_content["checklist"]["checks"]] == [
-        check.passed for check in audit.founders.checklist
+        check.passed for check in audit.research_notes.checklist
     ]
     assert [condition["holds"] for condition in report_content["checklist"]["conditions"]] == [
-        condition.holds for condition in audit.founders.conditions
+        condition.holds for condition in audit.research_notes.conditions
     ]
     assert report_content["certificate"]["actual"] == audit.certificate.worst.actual
     assert report_content["certificate"]["bound_by_linear"] >= report_content["certificate"]["actual"]
@@ -48,9 +48,9 @@ def test_experts_are_those_of_the_audit(report_content, routed) -> None:
         32,
     )
     for line, none, mean, code in zip(
-        experts["starved"], experts["empty"], experts["mean"], experts["languages"], strict=True
+        experts["few"], experts["empty"], experts["mean"], experts["languages"], strict=True
     ):
-        assert line == [block.starved[code] for block in saved.blocks]
+        assert line == [block.few[code] for block in saved.blocks]
         assert none == [block.empty[code] for block in saved.blocks]
         assert mean == [block.routed[code] / 3 for block in saved.blocks]
 

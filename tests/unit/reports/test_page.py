@@ -128,7 +128,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "languages": rows,
         "blocks": {
             "blocks": [{"block": i, "kappa": 1.5 + i, "sigma": 0.1, "largest": 2.0} for i in places],
-            "outliers": {"founders": rule, "robust": rule | {"blocks": [], "threshold": None}},
+            "outliers": {"research_notes": rule, "robust": rule | {"blocks": [], "threshold": None}},
         },
         "patterns": {"blocks": places, "languages": codes, "share": values},
         "causes": {"blocks": places, "languages": codes, "damage": values, "scheme": "W4"},

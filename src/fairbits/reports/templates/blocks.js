@@ -4,49 +4,49 @@ const LOG_FROM = 20; // Beyond this spread, small blocks would vanish on a linea
 
 /** Returns which rules call a block an outlier, in words. */
 function outlierRules(block) {
-  const { founders, robust } = content.blocks.outliers;
+  const { research_notes, robust } = content.blocks.outliers;
   const rules = [
-    founders.blocks.includes(block) ? "rule of the notes" : "",
+    research_notes.blocks.includes(block) ? "rule of the notes" : "",
     robust.blocks.includes(block) ? "robust rule" : "",
   ];
   return rules.filter(Boolean).join(", ");
 }
 
-function kappaHover(each) {
-  const rules = outlierRules(each.block);
+function kappaHover({ block, kappa, sigma, largest }) {
+  const rules = outlierRules(block);
   return (
-    `<b>block ${each.block}</b><br>κ ${short(each.kappa)}<br>σ ${short(each.sigma)}, largest weight ${short(each.largest)}` +
+    `<b>block ${block}</b><br>κ ${short(kappa)}<br>σ ${short(sigma)}, largest weight ${short(largest)}` +
     (rules ? `<br>outlier by the ${rules}` : "")
   );
 }
 
 /** Returns the lines of the thresholds that fall within the figure; far above it, they are named below it. */
 function thresholds([bottom, top], log) {
-  const { founders, robust } = content.blocks.outliers;
-  const known = [["rule of the notes", founders.threshold], ["robust rule", robust.threshold]];
-  return known
+  const { research_notes, robust } = content.blocks.outliers;
+  const rules = [["rule of the notes", research_notes.threshold], ["robust rule", robust.threshold]];
+  return rules
     .filter(([, at]) => at !== null && at >= bottom && at <= top)
     .map(([name, at]) => ({ name, at, place: log ? Math.log10(at) : at }));
 }
 
 /** Returns a dot on a stem for each block; those that stand out have another colour and another shape. */
 function kappaTraces(blocks, foot) {
-  const tint = blocks.map((each) => colour(outlierRules(each.block) ? "before" : "after"));
+  const tint = blocks.map(({ block }) => colour(outlierRules(block) ? "before" : "after"));
   return [
     {
       type: "scatter",
       mode: "lines",
-      x: blocks.flatMap((each) => [each.block, each.block, null]),
-      y: blocks.flatMap((each) => [foot, each.kappa, null]),
+      x: blocks.flatMap(({ block }) => [block, block, null]),
+      y: blocks.flatMap(({ kappa }) => [foot, kappa, null]),
       line: { color: colour("line"), width: 1.4 },
       hoverinfo: "skip",
     },
     {
       type: "scatter",
       mode: "markers",
-      x: blocks.map((each) => each.block),
-      y: blocks.map((each) => each.kappa),
-      marker: { color: tint, size: blocks.length > 40 ? 8 : 11, symbol: blocks.map((each) => (outlierRules(each.block) ? "diamond" : "circle")) },
+      x: blocks.map(({ block }) => block),
+      y: blocks.map(({ kappa }) => kappa),
+      marker: { color: tint, size: blocks.length > 40 ? 8 : 11, symbol: blocks.map(({ block }) => (outlierRules(block) ? "diamond" : "circle")) },
       text: blocks.map(kappaHover),
       hovertemplate: "%{text}<extra></extra>",
       cliponaxis: false,
@@ -56,14 +56,14 @@ function kappaTraces(blocks, foot) {
 
 /** Returns names for thresholds and outliers; of many outliers the shapes alone must do. */
 function kappaLabels(blocks, lines, log) {
-  const outliers = blocks.filter((each) => outlierRules(each.block));
+  const outliers = blocks.filter(({ block }) => outlierRules(block));
   const over = { showarrow: false, yanchor: "bottom" };
   return [
     ...lines.map(({ name, place }) => ({
       ...over, text: name, xref: "paper", x: 1, xanchor: "right", y: place, font: { size: 11.5, color: colour("muted") },
     })),
-    ...(outliers.length > 12 ? [] : outliers).map((each) => ({
-      ...over, text: `block ${each.block}`, x: each.block, y: log ? Math.log10(each.kappa) : each.kappa, yshift: 9,
+    ...(outliers.length > 12 ? [] : outliers).map(({ block, kappa }) => ({
+      ...over, text: `block ${block}`, x: block, y: log ? Math.log10(kappa) : kappa, yshift: 9,
       font: { size: 12, color: colour("ink") },
     })),
   ];
@@ -72,8 +72,8 @@ function kappaLabels(blocks, lines, log) {
 /** Returns 1, 2 and 5 times the powers of ten that lie between two numbers. */
 function logTicks(least, most) {
   const powers = Array.from({ length: 40 }, (_, i) => 10 ** (i - 20));
-  const ticks = powers.flatMap((power) => [power, 2 * power, 5 * power]).filter((each) => each >= least && each <= most);
-  return ticks.length > 9 ? ticks.filter((each) => Number.isInteger(Math.log10(each))) : ticks;
+  const ticks = powers.flatMap((power) => [power, 2 * power, 5 * power]).filter((tick) => tick >= least && tick <= most);
+  return ticks.length > 9 ? ticks.filter((tick) => Number.isInteger(Math.log10(tick))) : ticks;
 }
 
 /** Returns the ends of a linear axis that holds some values and 0, with room for names above them. */
@@ -84,18 +84,18 @@ function withZero(least, most) {
 
 function kappaFigure(width) {
   const blocks = content.blocks.blocks;
-  const values = blocks.map((each) => each.kappa);
+  const values = blocks.map(({ kappa }) => kappa);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const log = least > 0 && most / least > LOG_FROM;
   const [bottom, top] = log ? [least / 1.8, most * 2] : withZero(least, most);
   const lines = thresholds([bottom, top], log);
   return {
     traces: kappaTraces(blocks, log ? bottom : 0),
-    stops: [blocks.map((each, index) => stop(1, index, kappaHover(each)))],
+    stops: [blocks.map((block, index) => stop(1, index, kappaHover(block)))],
     layout: {
       height: 300,
       margin: { l: 56, r: 12, t: 16, b: 56 },
-      xaxis: axis({ title: "block", tickvals: blockTicks(blocks.map((each) => each.block), width) }),
+      xaxis: axis({ title: "block", tickvals: blockTicks(blocks.map(({ block }) => block), width) }),
       yaxis: axis({
         title: log ? "κ, log scale" : "κ",
         type: log ? "log" : "linear",
@@ -123,21 +123,21 @@ const numbersFit = (width) => content.allocation.blocks.length * 18 < width - 14
 /** Returns the heat map of bits: light for few, dark for many, grey for what was kept. */
 function bitsTraces(width) {
   const { blocks, roles, bits } = content.allocation;
-  const given = bits.flat().filter((each) => each !== null);
+  const bitWidths = bits.flat().filter((value) => value !== null);
   const shared = {
     type: "heatmap", x: blocks, y: roles.map((_, index) => index), xgap: 2, ygap: 2, showscale: false,
-    customdata: bits.map((line, i) => line.map((each, j) => bitsHover(roles[i], blocks[j], each))),
+    customdata: bits.map((line, i) => line.map((value, j) => bitsHover(roles[i], blocks[j], value))),
     hovertemplate: "%{customdata}<extra></extra>", hoverongaps: false,
   };
   const written = numbersFit(width);
-  const ticks = [...new Set(given)].sort((a, b) => a - b);
-  const kept = bits.map((line) => line.map((each) => (each === null ? 0 : null)));
+  const ticks = [...new Set(bitWidths)].sort((a, b) => a - b);
+  const kept = bits.map((line) => line.map((value) => (value === null ? 0 : null)));
   return [
     {
-      ...shared, z: bits, zmin: Math.min(1, ...given), zmax: Math.max(8, ...given),
+      ...shared, z: bits, zmin: Math.min(1, ...bitWidths), zmax: Math.max(8, ...bitWidths),
       colorscale: [[0, colour("scale-0")], [1, colour("scale-2")]],
-      text: bits.map((line) => line.map((each) => each ?? "")), texttemplate: written ? "%{text}" : "",
-      showscale: !written && given.length > 0,
+      text: bits.map((line) => line.map((value) => value ?? "")), texttemplate: written ? "%{text}" : "",
+      showscale: !written && bitWidths.length > 0,
       colorbar: { ...flatBar(width < NARROW, "bits"), tickvals: ticks },
     },
     { ...shared, z: kept, colorscale: [[0, colour("line")], [1, colour("line")]] },
@@ -152,7 +152,7 @@ function bitsFigure(width) {
   const inner = height - 52 - top;
   const bars = sizes && {
     type: "bar", x: blocks, y: sizes, yaxis: "y2", width: 0.62, marker: { color: colour("line") },
-    text: sizes.map((each, i) => `<b>block ${blocks[i]}</b><br>${bytes(each)}`), textposition: "none",
+    text: sizes.map((size, i) => `<b>block ${blocks[i]}</b><br>${bytes(size)}`), textposition: "none",
     hovertemplate: "%{text}<extra></extra>",
   };
   const at = (i, j) => (bits[i][j] === null ? 1 : 0);

@@ -110,7 +110,7 @@ function matches(row) {
 
 /** Returns the languages that the reader asked for, in the order asked for; those without a value come last. */
 function visibleRows() {
-  const column = columns().find((each) => each.key === state.sort.key);
+  const column = columns().find(({ key }) => key === state.sort.key);
   const sign = state.sort.descending ? -1 : 1;
   const rank = column.order ?? ((value) => value);
   const order = (a, b) => {

@@ -6,15 +6,15 @@ function widthHover(row, bits, estimate) {
 }
 
 /** Returns which of the shown languages lose most and least where the weights are coarsest. */
-function extremes(found) {
+function extremes(visible) {
   const at = ([, i]) => content.curves.damage[i][0].value;
-  const ordered = [...found].sort((a, b) => at(b) - at(a));
+  const ordered = [...visible].sort((a, b) => at(b) - at(a));
   return new Map(ordered.length > 1 ? [[ordered[0][1], "after"], [ordered.at(-1)[1], "third"]] : ordered.map(([, i]) => [i, "after"]));
 }
 
 /** Returns the ends of the log axis, and the place of what it cannot show: all that is 0 or below stands there. */
-function logRange(found) {
-  const values = found.flatMap(([, i]) => content.curves.damage[i].map(({ value }) => value));
+function logRange(visible) {
+  const values = visible.flatMap(([, i]) => content.curves.damage[i].map(({ value }) => value));
   const shown = [...values, content.curves.threshold].filter((value) => value > 0);
   const [least, most] = shown.length ? [Math.min(...shown), Math.max(...shown)] : [0.1, 1];
   const below = values.some((value) => value <= 0);
@@ -41,14 +41,14 @@ function widthTrace([row, index], { tint, foot }) {
       line: { width: either(0, 1.4) }, // of points of several sizes, plotly would draw all with an outline
       opacity: 1,
     },
-    text: all[index].map((each, i) => widthHover(row, bits[i], each)),
+    text: all[index].map((estimate, i) => widthHover(row, bits[i], estimate)),
     hovertemplate: "%{text}<extra></extra>",
   };
 }
 
 /** Returns names at the left ends of the worst and the best line. */
-function endLabels(found, marked, foot) {
-  return found.flatMap(([row, i]) => {
+function endLabels(visible, marked, foot) {
+  return visible.flatMap(([row, i]) => {
     const { value } = content.curves.damage[i][0];
     if (!marked.has(i)) return [];
     return {
@@ -67,18 +67,18 @@ function widthRange(names, all) {
 
 function widthsFigure(width = $("#fig-widths .plot").clientWidth) {
   const { bits, threshold, unit } = content.curves;
-  const found = visibleOf(content.curves.languages);
-  if (!found.length) return null;
-  const marked = extremes(found);
+  const visible = visibleOf(content.curves.languages);
+  if (!visible.length) return null;
+  const marked = extremes(visible);
   // The marked lines are drawn last, on top.
-  const lines = [...found].sort((a, b) => marked.has(a[1]) - marked.has(b[1]));
-  const names = found.filter(([, i]) => marked.has(i)).map(([row]) => row.name);
+  const lines = [...visible].sort((a, b) => marked.has(a[1]) - marked.has(b[1]));
+  const names = visible.filter(([, i]) => marked.has(i)).map(([row]) => row.name);
   const place = (entry) => lines.indexOf(entry);
-  const { foot, least, most, bottom, top } = logRange(found);
+  const { foot, least, most, bottom, top } = logRange(visible);
   const ticks = logTicks(least, most);
   return {
     traces: lines.map((entry) => widthTrace(entry, { tint: marked.get(entry[1]), foot })),
-    stops: found.map((entry) =>
+    stops: visible.map((entry) =>
       bits.map((width, j) => stop(place(entry), j, widthHover(entry[0], width, content.curves.damage[entry[1]][j]))),
     ),
     layout: {
@@ -95,7 +95,7 @@ function widthsFigure(width = $("#fig-widths .plot").clientWidth) {
         ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: threshold, y1: threshold, line: { color: colour("before"), width: 1.4, dash: "dash" } }]
         : [],
       annotations: [
-        ...endLabels(found, marked, foot),
+        ...endLabels(visible, marked, foot),
         ...(threshold > 0
           ? [
               {
@@ -114,7 +114,7 @@ function lift(plot, curve) {
   if (plot.lifted === curve) return;
   plot.lifted = curve;
   const base = widthsFigure().traces;
-  const pick = (part, own, lifted) => base.map((trace, i) => (i === curve ? lifted : trace[part][own]));
+  const pick = (part, property, lifted) => base.map((trace, i) => (i === curve ? lifted : trace[part][property]));
   Plotly.restyle(plot, {
     "line.color": pick("line", "color", colour("ink")),
     "line.width": pick("line", "width", 3),
@@ -138,10 +138,11 @@ function predictionHover(row, i) {
   );
 }
 
-function errorBars(found) {
+function errorBars(values) {
   return {
-    type: "data", symmetric: false, array: found.map((each) => endsOf(each)[1] - each.value),
-    arrayminus: found.map((each) => each.value - endsOf(each)[0]), color: colour("line"), thickness: 1, width: 0, visible: state.intervals,
+    type: "data", symmetric: false, array: values.map((estimate) => endsOf(estimate)[1] - estimate.value),
+    arrayminus: values.map((estimate) => estimate.value - endsOf(estimate)[0]),
+    color: colour("line"), thickness: 1, width: 0, visible: state.intervals,
   };
 }
 
@@ -153,7 +154,7 @@ function corners(points, texts) {
     const w = room([texts[index]], 12) + 4;
     const at = (name) => ({ name, w, x: x + (name.endsWith("right") ? 1 : -1) * (w / 2 + 5), y: y + (name.startsWith("top") ? -9 : 9) });
     const options = ["top right", "bottom right", "top left", "bottom left"].map(at);
-    const chosen = options.find((each) => !clash(each)) ?? options[0];
+    const chosen = options.find((option) => !clash(option)) ?? options[0];
     taken.push(chosen);
     return chosen.name;
   });
@@ -161,38 +162,38 @@ function corners(points, texts) {
 
 function predictionFigure(width) {
   const { languages, predicted, measured, trusted } = content.prediction;
-  const found = visibleOf(languages).sort((a, b) => predicted[a[1]].value - predicted[b[1]].value);
-  if (!found.length) return null;
+  const visible = visibleOf(languages).sort((a, b) => predicted[a[1]].value - predicted[b[1]].value);
+  if (!visible.length) return null;
   const narrow = width < NARROW;
-  const [xs, ys] = [found.map(([, i]) => predicted[i]), found.map(([, i]) => measured[i])];
+  const [xs, ys] = [visible.map(([, i]) => predicted[i]), visible.map(([, i]) => measured[i])];
   const ends = [...xs, ...ys].flatMap(endsOf);
   const line = [Math.min(0, ...ends), Math.max(...ends)];
   const spread = (all) => [Math.min(0, ...all.flatMap(endsOf)), Math.max(...all.flatMap(endsOf))];
-  const names = found.map(([row]) => (narrow || found.length > 12 ? row.bcp47 || row.code : row.name));
+  const names = visible.map(([row]) => (narrow || visible.length > 12 ? row.bcp47 || row.code : row.name));
   const padded = ([low, high]) => [low - 0.04 * (high - low), high + 0.06 * (high - low)];
   const height = narrow ? 380 : 480;
   const [xRange, yRange] = [padded(spread(xs)), padded(spread(ys))];
   const pixel = (value, [low, high], size) => (size * (value - low)) / (high - low);
-  const places = found.map((_, i) => ({ x: pixel(xs[i].value, xRange, width - 82), y: -pixel(ys[i].value, yRange, height - 72) }));
+  const places = visible.map((_, i) => ({ x: pixel(xs[i].value, xRange, width - 82), y: -pixel(ys[i].value, yRange, height - 72) }));
   return {
     traces: [
       { type: "scatter", mode: "lines", x: line, y: line, line: { color: colour("muted"), width: 1, dash: "dot" }, hoverinfo: "skip" },
       {
         type: "scatter",
-        mode: found.length <= 40 ? "markers+text" : "markers",
-        x: xs.map((each) => each.value),
-        y: ys.map((each) => each.value),
+        mode: visible.length <= 40 ? "markers+text" : "markers",
+        x: xs.map(({ value }) => value),
+        y: ys.map(({ value }) => value),
         error_x: errorBars(xs),
         error_y: errorBars(ys),
-        marker: { color: colour("after"), size: 9, symbol: found.map(([, i]) => (trusted[i] ? "circle" : "circle-open")) },
+        marker: { color: colour("after"), size: 9, symbol: visible.map(([, i]) => (trusted[i] ? "circle" : "circle-open")) },
         text: names.map(plain),
         textposition: corners(places, names),
         textfont: { size: 12, color: colour("ink") },
-        customdata: found.map(([row, i]) => predictionHover(row, i)),
+        customdata: visible.map(([row, i]) => predictionHover(row, i)),
         hovertemplate: "%{customdata}<extra></extra>",
       },
     ],
-    stops: [found.map(([row, i], index) => stop(1, index, predictionHover(row, i)))],
+    stops: [visible.map(([row, i], index) => stop(1, index, predictionHover(row, i)))],
     layout: {
       height,
       margin: { l: 66, r: 16, t: 16, b: 56 },

@@ -76,7 +76,7 @@ function flatBar(narrow, title) {
 /** Returns the blocks that an axis names: all of a few, some of many. */
 function blockTicks(blocks, width) {
   const most = Math.max(4, Math.floor(width / 34));
-  const step = [1, 2, 4, 5, 10, 20, 50].find((each) => blocks.length / each <= most) ?? 100;
+  const step = [1, 2, 4, 5, 10, 20, 50].find((candidate) => blocks.length / candidate <= most) ?? 100;
   return blocks.filter((_, index) => index % step === 0);
 }
 
@@ -101,11 +101,11 @@ function draw(name) {
   const plot = $(`#fig-${name} .plot`);
   if (!plot) return null;
   const width = plot.clientWidth;
-  const made = FIGURES[name](width) ?? emptyFigure();
-  plot.stops = made.stops;
+  const figure = FIGURES[name](width) ?? emptyFigure();
+  plot.stops = figure.stops;
   plot.place = null;
   plot.lifted = null;
-  return Plotly.react(plot, made.traces, layout({ width, ...made.layout }), CONFIG);
+  return Plotly.react(plot, figure.traces, layout({ width, ...figure.layout }), CONFIG);
 }
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };

@@ -15,11 +15,11 @@ function scale(twoSided) {
 
 /** Returns a map. `values` is one line per language; `words` says a value, given its places in the figure's data; `twoSided` puts nothing in the middle.
  *  The scale of colours ends at `floor` or above. */
-function mapFigure({ width, found, blocks, values, words, twoSided, title, suffix = "", floor = 1e-12 }) {
+function mapFigure({ width, visible, blocks, values, words, twoSided, title, suffix = "", floor = 1e-12 }) {
   const narrow = width < NARROW;
-  const rows = found.map(([row]) => row);
+  const rows = visible.map(([row]) => row);
   const hover = rows.map((row, i) =>
-    blocks.map((block, j) => `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>block ${block}: ${words(values[i][j], found[i][1], j)}`),
+    blocks.map((block, j) => `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>block ${block}: ${words(values[i][j], visible[i][1], j)}`),
   );
   const most = Math.max(floor, ...values.flat().map(Math.abs));
   const labels = rows.map((row) => (narrow ? plain(fitting(row, true).name) : languageLabel(row, false)));
@@ -65,13 +65,13 @@ function mapFigure({ width, found, blocks, values, words, twoSided, title, suffi
 
 function patternsFigure(width) {
   const { blocks, languages, share } = content.patterns;
-  const found = visibleOf(languages);
-  if (!found.length) return null;
+  const visible = visibleOf(languages);
+  if (!visible.length) return null;
   // The mean is that of all languages of the report, whichever of them are shown.
   const mean = meanOf(share);
-  const values = found.map(([, i]) => share[i].map((each, j) => 100 * (state.relative ? each / mean[j] - 1 : each)));
+  const values = visible.map(([, i]) => share[i].map((fraction, j) => 100 * (state.relative ? fraction / mean[j] - 1 : fraction)));
   return mapFigure({
-    width, found, blocks, values, twoSided: state.relative, suffix: " %",
+    width, visible, blocks, values, twoSided: state.relative, suffix: " %",
     title: state.relative ? "relative to the mean of languages" : "share of the activation",
     words: (value) =>
       state.relative ? `${fixed(Math.abs(value), 1)} % ${value < 0 ? "below" : "above"} the mean of languages` : `${fixed(value, 2)} % of the activation`,
@@ -80,27 +80,27 @@ function patternsFigure(width) {
 
 function causesFigure(width) {
   const { blocks, languages, damage: parts } = content.causes;
-  const found = visibleOf(languages);
-  if (!found.length) return null;
-  const total = (line) => line.reduce((sum, each) => sum + each, 0) || 1;
-  const values = found.map(([, i]) => parts[i].map((each) => (state.absolute ? each : (100 * each) / total(parts[i]))));
+  const visible = visibleOf(languages);
+  if (!visible.length) return null;
+  const total = (line) => line.reduce((sum, part) => sum + part, 0) || 1;
+  const values = visible.map(([, i]) => parts[i].map((part) => (state.absolute ? part : (100 * part) / total(parts[i]))));
   return mapFigure({
-    width, found, blocks, values, twoSided: values.flat().some((each) => each < 0), suffix: state.absolute ? "" : " %",
+    width, visible, blocks, values, twoSided: values.flat().some((value) => value < 0), suffix: state.absolute ? "" : " %",
     title: state.absolute ? "predicted damage, nats per token" : "share of its predicted damage",
     words: (value) => (state.absolute ? `${fixed(value, 5)} nats per token` : `${fixed(value, 1)} % of its predicted damage`),
   });
 }
 
 function expertsFigure(width) {
-  const { blocks, languages, experts, starved, empty, mean, least } = content.experts;
-  const found = visibleOf(languages);
-  if (!found.length) return null;
-  const counts = state.empty ? empty : starved;
-  const values = found.map(([, i]) => counts[i].map((each, j) => (100 * each) / experts[j]));
+  const { blocks, languages, experts, few, empty, mean, least } = content.experts;
+  const visible = visibleOf(languages);
+  if (!visible.length) return null;
+  const counts = state.empty ? empty : few;
+  const values = visible.map(([, i]) => counts[i].map((count, j) => (100 * count) / experts[j]));
   return mapFigure({
-    width, found, blocks, values, twoSided: false, suffix: " %", floor: 1,
+    width, visible, blocks, values, twoSided: false, suffix: " %", floor: 1,
     title: state.empty ? "experts without any text" : `experts with fewer than ${least} positions`,
     words: (_, i, j) =>
-      `${starved[i][j]} of ${experts[j]} experts below ${least} positions,<br>${empty[i][j]} without text; mean ${short(mean[i][j])} positions`,
+      `${few[i][j]} of ${experts[j]} experts below ${least} positions,<br>${empty[i][j]} without text; mean ${short(mean[i][j])} positions`,
   });
 }

@@ -10,8 +10,8 @@ function fitting(row, narrow) {
 }
 
 /** Returns the label of a row: on a phone the two names stand one below the other. */
-function languageLabel(own, narrow) {
-  const row = fitting(own, narrow);
+function languageLabel(language, narrow) {
+  const row = fitting(language, narrow);
   const name = plain(row.name);
   if (row.autonym === row.name) return name;
   const autonym = `<span style="color:${colour("muted")}">${plain(isolated(row))}</span>`;
@@ -26,29 +26,29 @@ function languageRoom(all, narrow) {
 
 function languageHover(row, method) {
   const { name, digits } = UNITS[state.unit];
-  const said = verdict(row) && method === 0 ? `<br>significantly ${verdict(row)} than under ${plain(content.methods[1].name)}` : "";
+  const significance = verdict(row) && method === 0 ? `<br>significantly ${verdict(row)} than under ${plain(content.methods[1].name)}` : "";
   return (
     `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>${plain(content.methods[method].name)}: ` +
     `${withInterval(damage(row, method), digits)} ${name}<br>` +
-    `${plain(scriptName(row.script))} script, ${plain(row.family)}${said}`
+    `${plain(scriptName(row.script))} script, ${plain(row.family)}${significance}`
   );
 }
 
 /** Returns the marks of one method; `lift` keeps the intervals of two methods apart. */
 function methodTrace(rows, method, lift) {
-  const found = rows.map((row) => damage(row, method));
+  const rowDamage = rows.map((row) => damage(row, method));
   const { color, symbol } = look(method);
   return {
     type: "scatter",
     mode: "markers",
-    x: found.map((each) => each.value),
+    x: rowDamage.map(({ value }) => value),
     y: rows.map((_, index) => index + lift),
     marker: { color, symbol, size: method === 0 ? 10 : 9, line: { width: method === 0 ? 0 : 1.8, color } },
     error_x: {
       visible: state.intervals,
       symmetric: false,
-      array: found.map((each) => endsOf(each)[1] - each.value),
-      arrayminus: found.map((each) => each.value - endsOf(each)[0]),
+      array: rowDamage.map((estimate) => endsOf(estimate)[1] - estimate.value),
+      arrayminus: rowDamage.map((estimate) => estimate.value - endsOf(estimate)[0]),
       color,
       thickness: 1.2,
       width: 0,
@@ -74,17 +74,17 @@ function connectors(rows, lifts) {
 function verdictMarks(rows, narrow) {
   if (!state.shown.has(0) || !state.shown.has(1)) return [];
   return rows.flatMap((row, index) => {
-    const found = verdict(row);
-    if (!found) return [];
+    const direction = verdict(row);
+    if (!direction) return [];
     return {
-      text: narrow ? SIGN[found] : `${SIGN[found]} ${found}`,
+      text: narrow ? SIGN[direction] : `${SIGN[direction]} ${direction}`,
       x: 1,
       xref: "paper",
       y: index,
       xanchor: "left",
       xshift: 8,
       showarrow: false,
-      font: { size: 12, color: colour(found === "less" ? "better" : "worse") },
+      font: { size: 12, color: colour(direction === "less" ? "better" : "worse") },
     };
   });
 }

@@ -96,8 +96,8 @@ function listenToTables() {
   $("table#languages").tHead.addEventListener("click", ({ target }) => {
     if (!target.dataset.key) return;
     sortBy(target.dataset.key);
-    const known = [...$("#sort").options].some(({ value }) => value === state.sort.key);
-    $("#sort").value = known ? state.sort.key : "table";
+    const listed = [...$("#sort").options].some(({ value }) => value === state.sort.key);
+    $("#sort").value = listed ? state.sort.key : "table";
     languagesChanged();
   });
   for (const button of document.querySelectorAll("button.csv")) {
@@ -143,12 +143,12 @@ function listenToTheme() {
 
 /** Draws again when the width changes; on a phone the height changes whenever its address bar does. */
 function listenToWidth() {
-  let [known, timer] = [$("main").clientWidth, 0];
+  let [lastWidth, timer] = [$("main").clientWidth, 0];
   new ResizeObserver(() => {
     clearTimeout(timer);
     timer = setTimeout(() => {
-      if ($("main").clientWidth === known) return;
-      known = $("main").clientWidth;
+      if ($("main").clientWidth === lastWidth) return;
+      lastWidth = $("main").clientWidth;
       drawAll();
     }, 120);
   }).observe($("main"));

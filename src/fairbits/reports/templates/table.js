@@ -13,8 +13,8 @@ function words(key, title, value) {
 
 /** Returns what a width such as "5.2 [4.7, 5.6]", "<2" or ">8" is ordered by. */
 function orderOfWidth(text) {
-  const found = text.match(/[\d.]+/);
-  return found && Number(found[0]) + (text.startsWith(">") ? 0.01 : text.startsWith("<") ? -0.01 : 0);
+  const match = text.match(/[\d.]+/);
+  return match && Number(match[0]) + (text.startsWith(">") ? 0.01 : text.startsWith("<") ? -0.01 : 0);
 }
 
 /** Returns a column of numbers that have no interval. */
@@ -68,10 +68,10 @@ function columns() {
 }
 
 function element(tag, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElement(tag);
+  if (text !== undefined) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
 /** Returns the name of a language as people write it who speak it, and in English. */
@@ -88,8 +88,8 @@ function cellOf(column, row) {
   if (column.key === "verdict" && verdict(row)) {
     cell.append(element("span", `${SIGN[verdict(row)]} ${column.value(row)}`, { class: verdict(row) }));
   } else if (column.estimate && column.estimate(row)) {
-    const found = column.estimate(row);
-    cell.append(fixed(found.value, column.digits), element("small", limitsText(found, column.digits)));
+    const estimate = column.estimate(row);
+    cell.append(fixed(estimate.value, column.digits), element("small", limitsText(estimate, column.digits)));
   } else {
     const value = column.value(row);
     const shown = column.digits ? fixed(value, column.digits) : value?.toLocaleString("en");
@@ -113,21 +113,21 @@ function headerOf(column) {
 
 /** Orders by a column; a second time, the other way round. Numbers begin with the largest, words with A. */
 function sortBy(key) {
-  const column = columns().find((each) => each.key === key);
+  const column = columns().find((candidate) => candidate.key === key);
   const again = state.sort.key === key;
   state.sort = { key, descending: again ? !state.sort.descending : column.numeric };
 }
 
 function drawTable() {
   const table = $("table#languages");
-  const own = columns();
+  const tableColumns = columns();
   const focused = document.activeElement?.dataset?.key;
   const head = element("tr");
-  head.append(...own.map(headerOf));
+  head.append(...tableColumns.map(headerOf));
   table.tHead.replaceChildren(head);
   const lines = visibleRows().map((row) => {
     const line = element("tr");
-    line.append(...own.map((column) => cellOf(column, row)));
+    line.append(...tableColumns.map((column) => cellOf(column, row)));
     return line;
   });
   table.tBodies[0].replaceChildren(...lines);
@@ -137,13 +137,13 @@ function drawTable() {
 
 /** Returns the languages as a table for a file: estimates with their limits, numbers in full. */
 function languageTable() {
-  const own = columns();
-  const head = own.flatMap(({ title, estimate }) => (estimate ? [title, `${title}, low`, `${title}, high`] : [title]));
+  const tableColumns = columns();
+  const head = tableColumns.flatMap(({ title, estimate }) => (estimate ? [title, `${title}, low`, `${title}, high`] : [title]));
   const line = (row) =>
-    own.flatMap((column) => {
+    tableColumns.flatMap((column) => {
       if (!column.estimate) return [column.value(row)];
-      const found = column.estimate(row);
-      return found ? [found.value, found.low, found.high] : [null, null, null];
+      const estimate = column.estimate(row);
+      return estimate ? [estimate.value, estimate.low, estimate.high] : [null, null, null];
     });
   return [[...head, "Autonym"], ...visibleRows().map((row) => [...line(row), row.autonym])];
 }
@@ -158,14 +158,14 @@ const tables = {
   languages: languageTable,
   kappa: () => [
     ["block", "kappa", "sigma", "largest"],
-    ...content.blocks.blocks.map((each) => [each.block, each.kappa, each.sigma, each.largest]),
+    ...content.blocks.blocks.map(({ block, kappa, sigma, largest }) => [block, kappa, sigma, largest]),
   ],
   patterns: () => gridTable({ ...content.patterns, values: content.patterns.share, heads: content.patterns.blocks }),
   causes: () => gridTable({ ...content.causes, values: content.causes.damage, heads: content.causes.blocks }),
   experts: () => {
-    const { blocks, least, languages, starved, empty } = content.experts;
+    const { blocks, least, languages, few, empty } = content.experts;
     const heads = blocks.flatMap((block) => [`block ${block}, under ${least}`, `block ${block}, none`]);
-    return gridTable({ languages, heads, values: starved.map((line, i) => line.flatMap((each, j) => [each, empty[i][j]])) });
+    return gridTable({ languages, heads, values: few.map((line, i) => line.flatMap((count, j) => [count, empty[i][j]])) });
   },
   bits: () => [
     ["role", ...content.allocation.blocks],
@@ -182,8 +182,8 @@ const tables = {
     gridTable({
       languages: content.prediction.languages,
       heads: ["predicted", "predicted, low", "predicted, high", "measured", "measured, low", "measured, high"],
-      values: content.prediction.predicted.map((each, i) =>
-        [each, content.prediction.measured[i]].flatMap(({ value, low, high }) => [value, low, high]),
+      values: content.prediction.predicted.map((estimate, i) =>
+        [estimate, content.prediction.measured[i]].flatMap(({ value, low, high }) => [value, low, high]),
       ),
     }),
 };

@@ -60,10 +60,10 @@ def test_it_is_the_fisher_gradient_of_relative_changes(read):
         labelled = [i for i, label in enumerate(window.main.labels) if label >= 0]
         y = kept.pop()[0].detach()
         for at in labelled:  # after the last block a position acts on itself alone
-            jacobian = torch.func.jacrev(lambda x: model.lm_head(model.model.norm(x)))(y[at])
+            jacobian = model.lm_head.weight @ torch.func.jacrev(model.model.norm)(y[at])
             p = base[at].softmax(0)
-            fisher = torch.diag(p) - p[:, None] * p
-            sums[language] += y[at].square().sum() * (jacobian * (fisher @ jacobian)).sum(0)
+            fisher = p @ jacobian.square() - (p @ jacobian).square()  # the diagonal of Jᵀ(diag(p) − p pᵀ)J
+            sums[language] += y[at].square().sum() * fisher
     exact = (sums / lengths[:, None]).sum(0)
     exact = exact / exact.mean() + LEAST_IMPORTANCE
     draws = [output_importance(checkpoint, text, device="cpu", seed=seed)[block] for seed in range(6)]
