@@ -21,6 +21,7 @@ def test_the_theme_is_changed_and_remembered(show, measured) -> None:
     page.click("#theme")
     dark = colours()
     assert all(one != other for one, other in zip(light, dark, strict=True))
+    page.wait_for_timeout(1000)  # Chromium stores it a moment later
     page.reload()
     page.locator("html[data-ready=true]").wait_for(state="attached")
     assert colours() == dark
