@@ -1,6 +1,8 @@
 # make demo: set up and show the main job.  make test: set up, lint, type-check, test.
 PYTHON ?= python3
 BIN := .venv/bin
+# modules are compiled when they are first imported: most never are
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # lm-eval has an environment of its own, where other quantizers have theirs
 LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # one thread per test worker, as the workers already use all cores; a file stays with a worker, as its tests share models;
@@ -100,12 +102,13 @@ validity: .venv/developing
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairbits needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
 	@echo "setting up .venv: some minutes, 2 to 6 GB on disk, of which torch is most"
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP_INSTALL) -e '.$(EXTRA)'
 	touch $@
 
-# what tests, documentation and benchmarks need in addition
+# what tests, documentation and benchmarks need in addition; in a fresh clone, everything is installed at once
+.venv/developing: EXTRA := [dev]
 .venv/developing: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP_INSTALL) -e '.$(EXTRA)'
 	touch $@
 
 $(LM_EVAL)/ready:
