@@ -14,12 +14,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
 
-test: .venv/developing
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(PYTEST)
+test: .venv/developing  # LONG=1 runs the long tests too, in the same session
+	$(BIN)/mypy & types=$$!; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && wait $$types
+	$(PYTEST) $(if $(LONG),-m 'not validity')
 
 test-long: .venv/developing  # whole jobs, killed processes, memory, examples and docs as they run, the page in Chromium
 	$(PYTEST) -m long tests/unit tests/oracle tests/e2e tests/browser

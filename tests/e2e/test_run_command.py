@@ -67,13 +67,15 @@ def test_bad_input_ends_with_2_and_nothing_is_written(command, tmp_path, monkeyp
 
 
 @pytest.mark.long
-def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path) -> None:
+def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path, monkeypatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("fairbits.api.run._Stages.audit", stop)  # the settings are written before it
+
     def settings(name: str, *models: Path, **options: object) -> dict:
         with pytest.raises(KeyboardInterrupt):
-            run(*models, out=tmp_path / name, **options, progress=stop)
+            run(*models, out=tmp_path / name, **options)
         record = json.loads((tmp_path / name / "run.json").read_text())
         return record["settings"] | {key: record[key] for key in ("model", "baselines")}
 

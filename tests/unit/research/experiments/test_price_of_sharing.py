@@ -131,7 +131,7 @@ class TestAnswer:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("four_block_embedded")
+@pytest.mark.usefixtures("two_block_embedded")
 def test_a_small_real_run() -> None:
     codes = "amh_Ethi", "eng_Latn", "fra_Latn"
     whole = udhr(codes)
@@ -142,7 +142,7 @@ def test_a_small_real_run() -> None:
     result = price_of_sharing(Laboratory(Setting(tokens=64, calibration=64, text=Corpus("short", *parts))))
     worst, languages, layers, check = result.tables
     assert [row[0] for row in languages.rows] == list(codes)
-    assert len(layers.rows) == 16
+    assert len(layers.rows) == 8
     assert len(check.rows) == 4
     assert max(row[-1] for row in check.rows) < 0.25  # predicted ratios are those of GPTQ
     assert worst.rows[-1][2] <= worst.rows[1][2]
