@@ -52,7 +52,7 @@ PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict
 
 USUAL_AMOUNTS = 4096, 8192, (2, 3, 6, 8)
 """Tokens per language for calibration and for evaluation, and the bit widths that are measured too, by default."""
-DEMO_AMOUNTS = 512, 1536, (3, 8)  # for the embedded model: enough to decide, and about three minutes on two cores
+DEMO_AMOUNTS = 512, 1536, (3, 8)  # for the embedded model: enough to decide, and about four minutes on two cores
 
 
 @dataclass(frozen=True, eq=False)
