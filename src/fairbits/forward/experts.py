@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fairbits.forward.batches import Batch
 from fairbits.models.architecture.architecture import Architecture
-from fairbits.models.architecture.tensor_names import is_replaced
+from fairbits.models.architecture.parameter_mapping import is_replaced
 
 Counts = NDArray[np.int64]
 

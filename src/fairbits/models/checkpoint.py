@@ -23,7 +23,7 @@ from fairbits.core.records import Matching, Number, check_record, read_object
 from fairbits.models.architecture.architecture import Architecture, Task
 from fairbits.models.architecture.assemble import map_architecture
 from fairbits.models.architecture.meta_model import SOUND, meta_model
-from fairbits.models.architecture.tensor_names import ExpertSlice, expert_slices, stacked_experts
+from fairbits.models.architecture.parameter_mapping import ExpertSlice, expert_slices, stacked_experts
 from fairbits.models.embedded import embedded_languages
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,

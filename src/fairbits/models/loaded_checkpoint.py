@@ -23,7 +23,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
 from fairbits.models.architecture.architecture import Weight
-from fairbits.models.architecture.tensor_names import expert_slices, stacked_experts
+from fairbits.models.architecture.parameter_mapping import expert_slices, stacked_experts
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.io.compressed_tensors import layer_tensors
 from fairbits.models.io.safetensors_files import DTYPES, StoredTensor, TensorInfo

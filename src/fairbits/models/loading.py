@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
-from fairbits.models.architecture.tensor_names import explain_unused
+from fairbits.models.architecture.parameter_mapping import explain_unused
 from fairbits.models.device import is_gpu
 from fairbits.models.untrusted.config_check import check_config, check_generation_config, check_loaded
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Block
 from fairbits.models.architecture.meta_model import model_class
-from fairbits.models.architecture.tensor_names import Conversions, resolve_names
+from fairbits.models.architecture.parameter_mapping import Conversions, resolve_names
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
 from fairbits.models.scales.groups import Codes

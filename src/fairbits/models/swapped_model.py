@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Weight
-from fairbits.models.architecture.tensor_names import is_replaced
+from fairbits.models.architecture.parameter_mapping import is_replaced
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import Codes
 

@@ -1,4 +1,4 @@
-"""Calibration mixes: samples of one language each, in given shares of a token budget, with a manifest next to them."""
+"""Calibration mixes as files for other tools (GPTQ weighs languages by its option `mix`): samples and a manifest."""
 
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""The architecture map: the role of each tensor of a checkpoint, from the transformers class on the meta device."""
+"""The architecture map: the role of each tensor, traced on the meta device. To add names: `architecture.py`."""

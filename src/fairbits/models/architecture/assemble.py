@@ -26,7 +26,7 @@ from fairbits.models.architecture.meta_model import (
     model_class,
     trace,
 )
-from fairbits.models.architecture.tensor_names import Shape, TensorNames, TensorSource, resolve_names
+from fairbits.models.architecture.parameter_mapping import Shape, TensorNames, TensorSource, resolve_names
 from fairbits.models.untrusted.config_check import DEPTHS
 
 

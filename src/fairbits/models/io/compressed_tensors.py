@@ -43,7 +43,7 @@ from fairbits.core.files import write_whole
 from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
-from fairbits.models.architecture.tensor_names import Conversions, joined_groups
+from fairbits.models.architecture.parameter_mapping import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
