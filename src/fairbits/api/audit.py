@@ -1,7 +1,7 @@
 """Audit: predicts the damage of every language from the weights and one pass over text."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from fairbits.forward.recorder import FORMS
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics, column_errors
 from fairbits.forward.tokenize import estimated_size_notes, open_corpus_for
 from fairbits.kurtosis.certificate import activation_weighted, certificate
-from fairbits.kurtosis.checklist import outliers_above_threshold, risk_assessment, robust_outliers
+from fairbits.kurtosis.checklist import OutlierBlocks, outlier_blocks, risk_assessment, robust_outliers
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import FOREIGN, Redundancy, redundancy
 from fairbits.models.checkpoint import Checkpoint
@@ -48,6 +48,8 @@ def audit(
     tokens: int = 4096,
     sequence: int = 512,
     second_moments: bool = False,
+    outlier_layers: Sequence[int] | None = None,
+    outlier_kappa: float | None = None,
     seed: int = 0,
     device: str = AUTO,
     progress: Progress | None = None,
@@ -57,13 +59,18 @@ def audit(
     `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. `text` is a corpus or its
     path; without it the embedded declaration is used, for the embedded model in its own languages unless others are
     named. `tokens` is the budget per language. `second_moments` keeps E[x xᵀ] of every
-    input.
+    input. R̂ and C2 count the blocks `outlier_layers`, or those with κ above `outlier_kappa`; without either, the blocks
+    with κ > 100, or those that stand out from the others if there are none.
     """
     request = TextRequest("calibration", tokens, sequence, seed)
     device = resolve_device(device)
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
+    n_blocks = len(checkpoint.architecture.blocks)
+    outlier_blocks(
+        np.zeros(n_blocks), layers=outlier_layers, threshold=outlier_kappa
+    )  # before it takes time
     workload = text_workload("audit", checkpoint, corpus, request, device=device)
     with within_memory(workload, device=device, progress=progress) as show, _hash_meanwhile(checkpoint) as hashing:
         measured = collect_statistics(
@@ -79,8 +86,16 @@ def audit(
         moments = weight_moments(checkpoint, progress=show)
         show("computing results", 0, 1)
         hashing.join()
+        kappa = [block.kappa for block in moments.blocks]
         return build_audit(
-            checkpoint, corpus, measured=measured, moments=moments, scheme=scheme, request=request, device=device
+            checkpoint,
+            corpus,
+            measured=measured,
+            moments=moments,
+            scheme=scheme,
+            request=request,
+            outliers=outlier_blocks(kappa, layers=outlier_layers, threshold=outlier_kappa),
+            device=device,
         )
 
 
@@ -113,10 +128,12 @@ def build_audit(
     moments: ModelMoments,
     scheme: Scheme,
     request: TextRequest,
+    outliers: OutlierBlocks | None = None,
     device: str = "cpu",
 ) -> Audit:
     """Returns the audit of one of the measured schemes; only the weights are read again, for their errors."""
     kappa = np.array([block.kappa for block in moments.blocks])
+    outliers = outlier_blocks(kappa) if outliers is None else outliers
     patterns = {
         (kind, measure): Pattern(
             measured.lang,
@@ -130,7 +147,7 @@ def build_audit(
         if measured.blocks(kind)
     }
     headline = patterns[HEADLINE]
-    share = headline.fraction(outliers_above_threshold(kappa).blocks or ())
+    share = headline.fraction(outliers.blocks or ())
     weights = checkpoint.architecture.weights
     block_of = {name: block for name in measured.linears if (block := weights[name].block) is not None}
     h = {name: measured.channels[point] for name, point in measured.seen_by.items()}
@@ -145,7 +162,12 @@ def build_audit(
         moments=moments,
         robust=robust_outliers(kappa),
         patterns=patterns,
-        research_notes=risk_assessment(kappa, outlier_share={c: e.value for c, e in share.items()}, bits=scheme.bits),
+        research_notes=risk_assessment(
+            kappa,
+            outlier_share={code: estimate.value for code, estimate in share.items()},
+            bits=scheme.bits,
+            outliers=outliers,
+        ),
         kappa_weighted=headline.kappa_weighted(kappa),
         kappa_mixture=headline.kappa_mixture(moments.blocks),
         outlier_share=share,

@@ -23,7 +23,7 @@ from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_fram
 from fairbits.forward.points import Measure, PointKind
 from fairbits.forward.statistics import ActivationStatistics
 from fairbits.kurtosis.certificate import Certificate, WeightedError
-from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment
+from fairbits.kurtosis.checklist import OutlierBlocks, RiskAssessment, outliers_above_threshold
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.kurtosis.redundancy import FOREIGN, Redundancy
 from fairbits.models.scales.scheme import Scheme
@@ -47,7 +47,7 @@ UNTRUSTED = f"text not known to the model: do not trust (loss over {FOREIGN:g} t
 SCOPE = "The bound holds for this text and for any model output; it bounds errors of weights, not the loss."
 PATTERNS = (
     "κ_eff: Σ ā κ over blocks, as the research notes define it. κ mix: excess kurtosis of the mixture of the "
-    "blocks' weights. R̂: share of the activation in outlier blocks, by their threshold."
+    "blocks' weights. R̂: share of the activation in the outlier blocks. Activation: the mean norm of a block's output."
 )
 TOKENS = (
     "T: tokens of English divided by tokens, for the same content. cut: tokens that are part of a character. unknown: "
@@ -174,7 +174,7 @@ class Audit(Shown):
             "task": measured.task,
             "languages": {code: self._language(code) for code in self.languages},
             "blocks": [self._block(index) for index in range(len(self.moments.blocks))],
-            "outliers": {"research_notes": asdict(self.research_notes.outliers), "robust": asdict(self.robust)},
+            "outliers": {"research_notes": asdict(self._above_threshold), "robust": asdict(self.robust)},
             "research_notes": asdict(self.research_notes),
             "patterns": {
                 f"{kind} {measure}": {"blocks": measured.blocks(kind)} | pattern.as_data()
@@ -211,6 +211,10 @@ class Audit(Shown):
         }
         counts = {} if self.experts is None else self.experts.arrays()
         return {name: np.ascontiguousarray(array) for name, array in (named | documents | counts).items()}
+
+    @property
+    def _above_threshold(self) -> OutlierBlocks:
+        return outliers_above_threshold([block.kappa for block in self.moments.blocks])
 
     def _language(self, code: str) -> dict[str, Any]:
         mask = self.measured.lang == code
@@ -334,8 +338,7 @@ def _carriers(audit: Audit) -> Table:
             rows.append((names[i], f"{mean[i]:.1%}", bar(mean[i], top), *of_worst))
         if names is not damage.linears:
             rows.append(("",) * len(headers))
-    by_notes = f"{audit.research_notes.outliers} by the research notes' threshold"
-    outliers = f"Outlier blocks: {by_notes}, {audit.robust} compared with the model's other blocks."
+    outliers = f"Outlier blocks: {audit.research_notes.outliers}. {audit.research_notes.outliers.remark}"
     return Table("Where the damage comes from", headers, tuple(rows), ("", outliers), left=(2,))
 
 

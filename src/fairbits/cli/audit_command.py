@@ -31,6 +31,8 @@ def audit(
     second_moments: Annotated[
         bool, options.flag("--second-moments", help="Keep the second moments E(x xᵀ) of every input.")
     ] = False,
+    outlier_layers: options.OutlierLayers = None,
+    outlier_kappa: options.OutlierKappa = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     dry_run: options.DryRun = False,
@@ -55,6 +57,7 @@ def audit(
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
     one_of("clip", clip, ("absmax", "exact"))
+    layers = options.parse_layers(outlier_layers)
     scheme = Scheme(bits, options.parse_group(group), clip)  # type: ignore[arg-type]  # one of the two
     names = options.language_names(languages)
     device = compute.choose_device(device)
@@ -69,6 +72,8 @@ def audit(
         result = run_audit(
             opened,
             languages=names,
+            outlier_layers=layers,
+            outlier_kappa=outlier_kappa,
             progress=show,
             **options.pick(locals(), "text scheme tokens sequence second_moments seed device"),
         )

@@ -68,6 +68,15 @@ DryRun = Annotated[
 ]
 Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]
 
+OutlierLayers = Annotated[
+    str | None,
+    option(
+        "The outlier blocks, such as 5,21,22. Default: those with κ over 100; if there are none, those that stand out.",
+        "LIST",
+    ),
+]
+OutlierKappa = Annotated[float | None, option("Blocks with κ above this are outlier blocks.", "X")]
+
 Tokens = Annotated[int, option("Calibration tokens per language.", "N")]
 EvaluationTokens = Annotated[int, option("Evaluation tokens per language.", "N")]
 Sequence = Annotated[int, option("Maximum window length in tokens.", "N")]
@@ -140,6 +149,18 @@ def spell_flag(option: str) -> str:
 def split_names(names: str | None) -> list[str] | None:
     """Returns the names in a list with commas."""
     return None if names is None else [name.strip() for name in names.split(",")]
+
+
+def parse_layers(layers: str | None) -> list[int] | None:
+    """Returns the blocks in a list with commas.
+
+    >>> parse_layers("5,21,22")
+    [5, 21, 22]
+    """
+    names = split_names(layers)
+    if names is not None and not all(name.isdecimal() for name in names):
+        raise InputError(f"blocks are {layers!r:.40}; they must be whole numbers with commas, such as 5,21,22")
+    return None if names is None else [int(name) for name in names]
 
 
 def parse_group(text: str) -> Group:

@@ -7,7 +7,7 @@ found about it. The cut-offs 5 and 50 are from the notes and have no support (00
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats, finite_array
-from fairbits.core.checks import one_of
+from fairbits.core.checks import in_range, one_of, whole
+from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table, dim
 
 LOW_KAPPA = 5.0
@@ -58,7 +59,10 @@ C3_REMARK = (
 
 @dataclass(frozen=True)
 class OutlierBlocks:
-    """The blocks whose κ exceeds a threshold, and the rule that set it. Both are None if the rule cannot decide."""
+    """The outlier blocks of a model and the rule that chose them.
+
+    `threshold` is None where the user named the blocks; `blocks` too is None where the rule cannot decide.
+    """
 
     rule: str
     threshold: float | None
@@ -66,9 +70,10 @@ class OutlierBlocks:
     remark: str
 
     def __str__(self) -> str:
-        if self.blocks is None or self.threshold is None:
+        if self.blocks is None:
             return "unknown (too few blocks)"
-        return f"{', '.join(map(str, self.blocks)) or 'none'} (κ > {self.threshold:.3g})"
+        chosen = "named" if self.threshold is None else f"κ > {self.threshold:.3g}"
+        return f"{', '.join(map(str, self.blocks)) or 'none'} ({chosen})"
 
 
 def outliers_above_threshold(kappa: ArrayLike, *, threshold: float = OUTLIER_KAPPA_THRESHOLD) -> OutlierBlocks:
@@ -96,6 +101,28 @@ def robust_outliers(kappa: ArrayLike) -> OutlierBlocks:
     threshold = float(np.expm1(centre + max(CUTOFF * scale, np.log(LEAST_FACTOR))))
     remark = f"A heuristic: stands out from the bulk of the blocks, which lies around κ = {np.expm1(centre):.3g}."
     return OutlierBlocks("robust", threshold, _above(values, threshold), remark)
+
+
+def outlier_blocks(
+    kappa: ArrayLike, *, layers: Sequence[int] | None = None, threshold: float | None = None
+) -> OutlierBlocks:
+    """Returns the outlier blocks that R̂ and C2 count: those that the user names, or those with κ above a threshold.
+
+    Without either: the blocks with κ > 100 if there are any, as in BLOOM-560M, else those of the robust rule.
+    """
+    values = finite_array("kappa", kappa, ndim=1)
+    if layers is not None and threshold is not None:
+        raise InputError("outlier layers and a threshold of κ were both given; give one of them")
+    if layers is not None:
+        named = tuple(sorted({whole("an outlier layer", layer, least=0, most=values.size - 1) for layer in layers}))
+        if not named:
+            raise InputError("outlier layers is empty; name at least one block, such as 5,21,22")
+        return OutlierBlocks("named", None, named, "Named by the user.")
+    if threshold is not None:
+        limit = in_range("the threshold of κ", threshold)
+        return OutlierBlocks("threshold", limit, _above(values, limit), "A threshold that the user gave.")
+    by_notes = outliers_above_threshold(values)
+    return by_notes if by_notes.blocks else robust_outliers(values)
 
 
 def _above(kappa: Floats, threshold: float) -> tuple[int, ...]:
@@ -178,12 +205,23 @@ class RiskAssessment:
         return [conditions, Table("Checklist of the research notes", rows=tuple(rows), wrap=(1,))]
 
 
-def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | None, bits: int) -> RiskAssessment:
-    """Returns what the notes say of a model with excess kurtosis κ_l; `outlier_share` is None without text."""
+def risk_assessment(
+    kappa: ArrayLike,
+    *,
+    outlier_share: Mapping[str, float] | None,
+    bits: int,
+    outliers: OutlierBlocks | None = None,
+) -> RiskAssessment:
+    """Returns what the notes say of a model with excess kurtosis κ_l; `outlier_share` is None without text.
+
+    `outliers` are the blocks that `outlier_share` counts, `outlier_blocks(kappa)` unless they are given.
+    """
     values, bits = finite_array("kappa", kappa, ndim=1), int(bits)
     block, top = int(np.argmax(values)), float(values.max())
     shares = None if outlier_share is None else np.array(list(outlier_share.values()))
-    variance = None if shares is None or shares.size < 2 else float(np.var(shares))
+    outliers = outlier_blocks(values) if outliers is None else outliers
+    measurable = shares is not None and shares.size > 1 and outliers.blocks is not None
+    variance = float(np.var(shares)) if measurable else None
     conditions = _conditions(top, variance, bits=bits)
     holds = [condition.holds for condition in conditions]
     strategy = strategy_for(top)
@@ -191,7 +229,7 @@ def risk_assessment(kappa: ArrayLike, *, outlier_share: Mapping[str, float] | No
         max_kappa=top,
         block=block,
         bits=bits,
-        outliers=outliers_above_threshold(values),
+        outliers=outliers,
         conditions=conditions,
         expects_disparity=False if False in holds else None if None in holds else True,
         risk=risk_class(top),

@@ -10,6 +10,7 @@ from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import (
     LEAST_VARIANCE,
     critical_bits,
+    outlier_blocks,
     outliers_above_threshold,
     published_statistics,
     risk_assessment,
@@ -162,3 +163,35 @@ def test_robust_rule_follows_its_blocks_and_spares_more_than_half(kappa, random)
     again = robust_outliers([kappa[at] for at in order])
     assert again.threshold == outliers.threshold
     assert tuple(sorted(order[at] for at in again.blocks)) == outliers.blocks
+
+
+def test_outlier_blocks_are_those_above_100_else_those_that_stand_out():
+    assert outlier_blocks(BLOOM) == outliers_above_threshold(BLOOM)
+    moderate = [1.0, 45.0, 1.2, 0.9, 1.1, 1.0]
+    assert outlier_blocks(moderate) == robust_outliers(moderate)
+    assert outlier_blocks(moderate).blocks == (1,)
+
+
+def test_the_user_names_outlier_blocks_or_gives_a_threshold():
+    assert outlier_blocks(XGLM, layers=[7, 2]).blocks == (2, 7)
+    assert str(outlier_blocks(XGLM, layers=[7, 2])) == "2, 7 (named)"
+    assert outlier_blocks(BLOOM, threshold=50.0).blocks == (4, 5, 21, 22)
+
+
+@pytest.mark.parametrize(
+    "options", [{"layers": [24]}, {"layers": []}, {"threshold": np.nan}, {"layers": [1], "threshold": 4}]
+)
+def test_outlier_blocks_that_cannot_be_are_refused(options):
+    with pytest.raises(InputError):
+        outlier_blocks(BLOOM, **options)
+
+
+def test_a_moderate_model_can_meet_the_second_condition():
+    moderate = [1.0, 45.0, 1.2, 0.9, 1.1, 1.0]
+    view = risk_assessment(moderate, outlier_share={"eng": 0.30, "ara": 0.20}, bits=3)
+    assert holds(view) == [True, True, True]
+
+
+def test_the_second_condition_is_unknown_where_outlier_blocks_are():
+    view = risk_assessment([1.0, 45.0], outlier_share={"eng": 0.0, "ara": 0.0}, bits=3)
+    assert view.conditions[1].holds is None
