@@ -21,10 +21,10 @@ import numpy as np
 from fairbits.auditing.cover import choose_facilities, moment_distances, transfer_costs
 from fairbits.forward.statistics import collect_statistics
 from fairbits.models.device import resolve_device
+from fairbits.models.embedded import training_shares
 from fairbits.models.scales.scheme import Scheme
 from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr
-from fairbits_research.experiments.laboratory import training_shares
 from language_trial import ALL_TOKENS, Results, Trial, known_languages
 from measured import number
 

@@ -66,6 +66,14 @@ def research(
         str | None,
         typer.Option(help="Shares of the languages in the training data: eng=0.4,fra=0.2.", metavar="SHARES"),
     ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="resource-ratio: high- and low-resource languages, high=eng,fra;low=swh,yor, or a JSON file. Without "
+            "it the languages are halved by --shares.",
+            metavar="GROUPS",
+        ),
+    ] = None,
     models: Annotated[
         Path | None,
         typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
@@ -118,6 +126,7 @@ def research(
         "seed": seed,
         "device": compute.device_here(device, cluster),
         "shares": _parse_shares(shares),
+        "groups": groups,
     }
     left = dict(zip(names, places, strict=True))
     if resume:

@@ -4,6 +4,7 @@ A scores file is JSON with one column of the documents per line.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -133,8 +134,8 @@ class Scores(Shown):
     def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
         """Returns the damage of every language, with intervals over documents.
 
-        "divergence" is KL(reference ‖ quantized), which is never negative; "loss" is the added loss. "nats_per_section"
-        is the cost of the same content in each language, so the text must be parallel.
+        "divergence" is KL(reference ‖ quantized), which is never negative, so its intervals are cut at 0; "loss" is the
+        added loss. "nats_per_section" is the cost of the same content in each language, so the text must be parallel.
         """
         check_unit(unit, corpus=self.setting.corpus, parallel=self.setting.parallel)
         kind = one_of("measure", measure, MEASURES), unit
@@ -142,7 +143,13 @@ class Scores(Shown):
             docs = self.documents
             nats = docs.kl if measure == "divergence" else docs.nll_quantized - docs.nll_reference
             self._frames[kind] = LanguageFrame.from_nats(
-                docs.lang, docs.document, nats=nats, tokens=docs.tokens, size_bytes=docs.bytes, unit=unit
+                docs.lang,
+                docs.document,
+                nats=nats,
+                tokens=docs.tokens,
+                size_bytes=docs.bytes,
+                unit=unit,
+                least=0.0 if measure == "divergence" else -math.inf,
             )
         return self._frames[kind]
 

@@ -16,6 +16,14 @@ LANGUAGES = {  # that each embedded model was trained on, from its model card
     )
 }
 
+TRAINING_TOKENS = {
+    "tiny": (
+        *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
+        *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485, 2_099_754),
+    )
+}
+"""The training tokens of the languages of embedded models, from `training/history.json`."""
+
 
 def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
     """Returns the directory of the embedded model that `target` names, and the kurtosis requested by block."""
@@ -47,3 +55,12 @@ def find_embedded(target: str) -> tuple[Path, dict[int, float]]:
 def embedded_languages(target: str) -> tuple[str, ...] | None:
     """Returns the codes of the languages that an embedded model was trained on; None for any other model."""
     return LANGUAGES[find_embedded(target)[0].name] if target.startswith(PREFIX) else None
+
+
+def training_shares(target: str) -> dict[str, float] | None:
+    """Returns the share of each language in the training text of an embedded model; None for other models."""
+    if not target.startswith(PREFIX):
+        return None
+    name = find_embedded(target)[0].name
+    total = sum(TRAINING_TOKENS[name])
+    return {code: count / total for code, count in zip(LANGUAGES[name], TRAINING_TOKENS[name], strict=True)}

@@ -1,5 +1,6 @@
 """DocumentRecords: the damage of documents, and the resamples of every language that intervals are computed from."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -62,6 +63,7 @@ class DocumentRecords:
     confidence: float = 0.95
     resamples: int = 10_000
     seed: int = 0
+    least: float = -math.inf  # what no true damage is below, so that intervals are cut there: 0 for a divergence
 
     def __post_init__(self) -> None:
         codes, ids = as_array("lang", self.lang), as_array("document", self.document)

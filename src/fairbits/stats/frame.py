@@ -4,6 +4,7 @@ Contrast is the difference between two frames, with tests of every language. The
 of languages in tables, DataFrames and figures, worst first, and say why some have no interval.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -61,6 +62,7 @@ class FrameSettings(TypedDict, total=False):
     confidence: float
     resamples: int
     seed: int
+    least: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,7 +125,7 @@ class LanguageFrame(DocumentRecords, Shown):
         low, high = simultaneous_limits(drawn, self.confidence) if simultaneous else self.draws.limits
         numbers = zip(drawn.languages, drawn.value, low, high, drawn.documents, strict=True)
         estimates = {
-            lang: estimate_within(float(v), float(a), float(b), n=int(n), confidence=self.confidence)
+            lang: estimate_within(float(v), float(a), float(b), n=int(n), confidence=self.confidence, least=self.least)
             for lang, v, a, b, n in numbers
         }
         return {lang: estimates.get(lang) or self.draws.plain(lang) for lang in self.languages}
@@ -135,11 +137,11 @@ class LanguageFrame(DocumentRecords, Shown):
 
     def worst(self) -> tuple[str, Estimate]:
         """Returns the most damaged language, and the largest damage corrected for selection (see `worst_language`)."""
-        return worst_language(self.bounded, self.confidence) if self.bounded.languages else self._extreme(max)
+        return self._cut(worst_language) if self.bounded.languages else self._extreme(max)
 
     def best(self) -> tuple[str, Estimate]:
         """Returns the least damaged language and an estimate of the least damage, corrected for selection."""
-        return best_language(self.bounded, self.confidence) if self.bounded.languages else self._extreme(min)
+        return self._cut(best_language) if self.bounded.languages else self._extreme(min)
 
     def mean(self) -> Estimate:
         """Returns the unweighted mean damage of the languages; n is the number of distinct documents."""
@@ -147,7 +149,8 @@ class LanguageFrame(DocumentRecords, Shown):
         if not size:
             return self._over_all(float(np.mean(list(self.draws.values.values()))))
         value, low, high = combination(self.bounded, np.full(size, 1 / size), self.confidence)
-        return estimate_within(value, low, high, n=self.bounded.clusters, confidence=self.confidence)
+        n = self.bounded.clusters
+        return estimate_within(value, low, high, n=n, confidence=self.confidence, least=self.least)
 
     def mean_p(self) -> float:
         """Returns the two-sided p of a mean of 0, as `mean` has intervals; 1 if no language has an interval."""
@@ -190,6 +193,7 @@ class LanguageFrame(DocumentRecords, Shown):
             document=self.document[order],
             values=self.values[order] - baseline.values[match],
             weights=self.weights[order],
+            least=-math.inf,
         )
 
     def worst_minus(self, baseline: "LanguageFrame") -> Estimate:
@@ -240,6 +244,12 @@ class LanguageFrame(DocumentRecords, Shown):
         if self._too_few_to_compare:
             return self._over_all(float(np.ptp(list(self.draws.values.values()))))
         return bias_corrected_range(self.bounded, self.confidence, method=method)
+
+    def _cut(self, extreme: Callable[[Replicates, float], tuple[str, Estimate]]) -> tuple[str, Estimate]:
+        lang, estimate = extreme(self.bounded, self.confidence)
+        if not estimate.bounded:
+            return lang, estimate
+        return lang, estimate.transform(lambda x: max(x, self.least))
 
     def _extreme(self, choose: Callable[..., str]) -> tuple[str, Estimate]:
         lang = choose(self.languages, key=self.draws.values.__getitem__)

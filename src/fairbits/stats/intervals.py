@@ -90,11 +90,13 @@ class Estimate:
         return asdict(self) | ({} if self.bounded else {"low": None, "high": None})
 
 
-def estimate_within(value: float, low: float, high: float, *, n: int, confidence: float) -> Estimate:
-    """Returns an estimate with these limits; without an interval if one of them is not finite."""
+def estimate_within(
+    value: float, low: float, high: float, *, n: int, confidence: float, least: float = -math.inf
+) -> Estimate:
+    """Returns an estimate with these limits, cut at `least`; without an interval if one of them is not finite."""
     if not math.isfinite(low) or not math.isfinite(high):
         return Estimate.without_interval(float(value), n, confidence)
-    return Estimate(float(value), float(low), float(high), n, confidence)
+    return Estimate(float(value), max(float(low), least), max(float(high), least), n, confidence)
 
 
 def _short(number: float) -> str:

@@ -15,6 +15,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.units import bits_per_byte
+from fairbits.evaluation.language_groups import NamedGroups, read_groups, split_by_share
 from fairbits.forward.points import Measure, PointKind
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
@@ -23,7 +24,7 @@ from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.embedded import LANGUAGES, PREFIX, embedded_languages, find_embedded
+from fairbits.models.embedded import embedded_languages, training_shares
 from fairbits.models.scales.scheme import Clip, Group, Scheme, within_rows
 from fairbits.models.weight_moments import ModelMoments, weight_moments
 from fairbits.quantization.execute import execute_plan
@@ -41,13 +42,6 @@ OUTLIER_KAPPA = 125.0, 148.0
 """The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
 Blocks = tuple[int, ...]
 """A set of blocks, sorted."""
-TRAINING_TOKENS = {
-    "tiny": (
-        *(338_848, 995_550, 245_199, 2_462_992, 6_878_828, 1_186_353, 2_967_525, 703_662, 272_339, 1_155_396),
-        *(1_716_195, 1_470_387, 1_807_269, 2_487_437, 301_417, 445_826, 1_607_317, 1_020_712, 330_485, 2_099_754),
-    )
-}
-"""The training tokens of the languages of embedded models, from `training/history.json`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,8 @@ class Setting:
 
     Without text and languages the embedded declaration is used, for the embedded model in its own languages. `tokens`
     and `calibration` are tokens per language of the evaluation and of the calibration split. `seed` decides which text
-    is used and everything that is random. `shares` are the languages' shares of the training text, where known.
+    is used and everything that is random. `shares` are the languages' shares of the training text, where known, and
+    `groups` high- and low-resource languages.
     """
 
     model: str = "embedded:tiny"
@@ -69,6 +64,7 @@ class Setting:
     seed: int = 0
     device: str = AUTO
     shares: Mapping[str, float] | None = None
+    groups: NamedGroups | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", resolve_device(self.device))
@@ -277,6 +273,13 @@ class Laboratory:
             )
         return {code: shares[code] for code in sorted(self.corpus.evaluation)}
 
+    @cached_property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The groups of languages, the high-resource one first; without names, halves by the training shares."""
+        setting = self.setting
+        named = split_by_share(self.shares, self.shares) if setting.groups is None else setting.groups
+        return read_groups(named, self.corpus.evaluation, model=setting.model)
+
     def shares_or_note(self) -> tuple[dict[str, float] | None, str]:
         """Returns the shares, or None and why they are not known."""
         try:
@@ -332,12 +335,3 @@ def damage_cells(frame: LanguageFrame) -> tuple[str, str, str, str]:
     """Returns cells of a table: the worst language, its damage, the mean damage and the gap."""
     code, worst = frame.worst()
     return code, estimate_text(worst), estimate_text(frame.mean()), estimate_text(frame.gap())
-
-
-def training_shares(target: str) -> dict[str, float] | None:
-    """Returns the share of each language in the training text of an embedded model; None for other models."""
-    if not target.startswith(PREFIX):
-        return None
-    name = find_embedded(target)[0].name
-    total = sum(TRAINING_TOKENS[name])
-    return {code: count / total for code, count in zip(LANGUAGES[name], TRAINING_TOKENS[name], strict=True)}

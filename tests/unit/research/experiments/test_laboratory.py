@@ -9,17 +9,15 @@ import torch
 
 from fairbits.core.errors import InputError
 from fairbits.models.device import resolve_device
-from fairbits.models.embedded import LANGUAGES
+from fairbits.models.embedded import LANGUAGES, TRAINING_TOKENS, training_shares
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.quantization.search.block_sensitivity import NOT_ROUNDED
 from fairbits.text.language_codes import find_languages
 from fairbits_research.experiments.laboratory import (
-    TRAINING_TOKENS,
     Laboratory,
     ModelLab,
     Setting,
     language_values,
-    training_shares,
 )
 
 SETTING = Setting(tokens=192, calibration=192, languages=("eng", "heb", "swh"), shares={"eng_Latn": 0.5})
