@@ -55,6 +55,8 @@ test-lmeval: .venv/developing $(LM_EVAL)/ready  # makes an environment of lm-eva
 docs: .venv/developing  # into build/site
 	$(BIN)/fairbits theory --markdown > docs/research/theory.md.new
 	mv docs/research/theory.md.new docs/research/theory.md
+	$(BIN)/fairbits theory --statements --markdown > docs/research/sections.md.new
+	mv docs/research/sections.md.new docs/research/sections.md
 	$(BIN)/fairbits research --markdown > docs/research/experiments.md.new
 	mv docs/research/experiments.md.new docs/research/experiments.md
 	$(BIN)/python data/research_figures.py docs/assets/research

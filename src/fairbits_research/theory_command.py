@@ -1,6 +1,6 @@
-"""The command `theory`: a table of all claims of the research notes, or one of them explained."""
+"""The command `theory`: all claims of the research notes, one of them explained, or statements with their commands."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -13,39 +13,71 @@ from fairbits.cli.options import Json, flag
 from fairbits.cli.terminal import out, print_json, stages
 from fairbits.core.errors import InputError
 from fairbits_research.claims.claim import DOCUMENTS, Claim, Finding, Verdict
+from fairbits_research.claims.statements import Judged, Standing
 
 
 def theory(
     claim: Annotated[str | None, typer.Option(help="Explain one claim, such as 004-13.", metavar="ID")] = None,
+    find: Annotated[
+        str | None,
+        typer.Option(help="Show the statements with these words, and the command that runs each.", metavar="WORDS"),
+    ] = None,
+    statements: Annotated[
+        bool, flag("--statements", help="Show every statement: section, verdict, and the command that runs it.")
+    ] = False,
     as_json: Json = False,
-    markdown: Annotated[bool, flag("--markdown", help="Print the page docs/research/theory.md.")] = False,
+    markdown: Annotated[
+        bool,
+        flag("--markdown", help="Print docs/research/theory.md; with --statements, docs/research/sections.md."),
+    ] = False,
 ) -> None:
-    """Recompute the verdict on every claim of the research notes.
+    """Recompute the verdict on every claim of the research notes, or find the command for a sentence of theirs.
 
     Examples:
       fairbits theory
       fairbits theory --claim 000-07
-      fairbits theory --json > claims.json
+      fairbits theory --find "effective kurtosis"
+      fairbits theory --statements
     """
+    from fairbits_research.claims import statements as notes
     from fairbits_research.claims.all_claims import all_claims, find_claim
     from fairbits_research.claims.claim_page import as_data, as_markdown
 
-    if as_json and markdown:
-        raise InputError("--json and --markdown were both given; choose one")
-    claims = all_claims() if claim is None else [find_claim(claim)]
+    options = {"--claim": claim is not None, "--find": find is not None, "--statements": statements}
+    chosen = [name for name, used in options.items() if used]
+    if len(chosen) > 1 or (as_json and markdown) or (markdown and find is not None):
+        both = [*chosen, *(["--json"] if as_json else []), *(["--markdown"] if markdown else [])]
+        raise InputError(f"{' and '.join(both)} were given; give one of them")
+    claims = {listed.id: listed for listed in (all_claims() if claim is None else [find_claim(claim)])}
+    searched = notes.all_statements() if find is None else notes.find_statements(find, claims)
+    if not searched:
+        raise InputError(
+            f"no statement has all of the words {find!r:.60}; try fewer, or `fairbits theory --statements`"
+        )
+    if find is not None:
+        claims = {id: claims[id] for id in claims if any(statement.claim == id for statement in searched)}
     results = {}
     with stages("recomputing claims") as show:
-        for claim_to_check in claims:
+        for claim_to_check in claims.values():
             results[claim_to_check] = claim_to_check.check()
             show("recomputing claims", len(results), len(claims))
-    if as_json:
+    if statements or find is not None:
+        findings = {checked.id: finding for checked, finding in results.items()}
+        judged = [notes.judge_statement(statement, findings.get(statement.claim)) for statement in searched]
+        if markdown:
+            typer.echo(notes.as_markdown(judged), nl=False)
+        elif as_json:
+            print_json(notes.as_data(judged))
+        else:
+            out.print(statements_list(judged))
+    elif as_json:
         print_json(as_data(results))
     elif markdown:
         typer.echo(as_markdown(results), nl=False)
     elif claim is None:
         out.print(claims_table(results))
     else:
-        out.print(claim_panel(claims[0], results[claims[0]]))
+        out.print(claim_panel(*next(iter(results.items()))))
 
 
 STYLES = {Verdict.HOLDS: "green", Verdict.CONDITIONAL: "yellow", Verdict.FAILS: "red", Verdict.UNDECIDED: "cyan"}
@@ -55,6 +87,32 @@ SHORT = {
     Verdict.FAILS: "fails",
     Verdict.UNDECIDED: "undecided",
 }
+
+
+STANDING_STYLES = {
+    Standing.AS_WRITTEN: "green",
+    Standing.CORRECTED: "yellow",
+    Standing.REFUTED: "red",
+    Standing.UNTESTABLE: "cyan",
+}
+
+
+def statements_list(judged: Sequence[Judged]) -> Group:
+    """Returns each statement with its place in the notes, its verdict and the command that runs it."""
+    from fairbits_research.claims.statements import count_standings
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for item in judged:
+        statement = item.statement
+        place = f"{statement.document} §{statement.section}"
+        table.add_row(Text(place, style="bold"), Text(statement.statement))
+        claim = f" ({statement.claim})" if statement.claim else ""
+        why = f": {statement.why}" if statement.why else ""
+        table.add_row("", Text(f"{item.mark}{claim}{why}", style=STANDING_STYLES[item.standing]))
+        table.add_row("", Text(statement.command, style="dim"))
+    return Group(table, Text(), Text(count_standings(judged), style="bold"))
 
 
 def claims_table(results: Mapping[Claim, Finding]) -> Group:

@@ -8,6 +8,7 @@ from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import GridKind
 from fairbits_research.claims.claim import DOCUMENTS, RECORDS, Claim, Finding, Verdict
 from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, optimum
+from fairbits_research.claims.statements import commands_by_claim
 from fairbits_research.theory.distributions import (
     Distribution,
     GaussianScaleMixture,
@@ -102,7 +103,7 @@ def _sentence(text: str) -> str:
 
 def _entry(claim: Claim, finding: Finding) -> list[str]:
     lines = [
-        f"### {claim.id} {MARKS[finding.verdict]} {finding.verdict.value}",
+        f"### {claim.id} {MARKS[finding.verdict]} {finding.verdict.value} {{ #{claim.id} }}",
         "",
         f"> {claim.statement}",
         "",
@@ -110,6 +111,8 @@ def _entry(claim: Claim, finding: Finding) -> list[str]:
     ]
     if finding.command:
         lines += ["", f"Measured by `{finding.command}`."]
+    if commands := commands_by_claim().get(claim.id):
+        lines += ["", f"On your model: {', '.join(f'`{command}`' for command in commands)}."]
     if finding.numbers:
         lines += ["", *(f"- {number_words(name)}: {brief_number(value)}" for name, value in finding.numbers.items())]
     return [*lines, "", claim.derivation, ""]
