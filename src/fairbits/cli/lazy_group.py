@@ -31,7 +31,7 @@ PANELS = {
     "The whole job": ("run",),
     "Step by step": ("audit", "plan", "quantize", "evaluate", "report", "gate"),
     "Adapt and serve": ("overlay", "generate", "serve"),
-    "Compare": ("compare", "sweep", "screen", "diff"),
+    "Compare": ("compare", "sweep", "screen", "diff", "laaciq"),
     "Models and languages": ("inspect", "languages", "mix", "imatrix", "tasks", "doctor"),
 }
 """The commands of fairbits in the order of --help; `audit` is the function of that name in `audit_command`."""

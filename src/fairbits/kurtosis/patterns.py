@@ -110,8 +110,13 @@ class Pattern:
         which covers 93 % with 15 skewed documents; percentiles of the resampled κ_mix cover 89 %.
         """
         same_shape("moments", (len(moments),), "the number of blocks", (self.blocks,))
-        influence = np.array([kappa_influence(share, moments) for share in self.share])
-        return self._mean_over_blocks(influence[self._code])
+        return self.weighted([kappa_influence(share, moments) for share in self.share])
+
+    def weighted(self, coefficients: ArrayLike) -> dict[str, Estimate]:
+        """Returns Σ_l c_l(λ)·ā_l(λ) of every language, for coefficients (language, block)."""
+        values = finite_array("coefficients", coefficients, ndim=2)
+        same_shape("coefficients", values.shape, "languages and blocks", self.share.shape)
+        return self._mean_over_blocks(values[self._code])
 
     def fraction(self, blocks: Iterable[int]) -> dict[str, Estimate]:
         """Returns the outlier activation fraction R̂(λ) = Σ_{l∈blocks} ā_l(λ) (000-20); 0 if there are no blocks."""
@@ -151,13 +156,14 @@ class Pattern:
         np.add.at(totals, self._code, records)
         return totals
 
-    def _ratio(self, values: Floats, weights: Floats) -> dict[str, Estimate]:
-        estimates = replace(self._frame, values=values, weights=weights).by_language()
-        return {lang: estimates[lang] for lang in self.languages}
+    def frame(self, coefficients: Floats) -> LanguageFrame:
+        """Returns the frame of Σ_l c_l ā_l(λ), where the coefficients may differ by record."""
+        values, weights = (self._levelled * coefficients).sum(axis=1), self._levelled.sum(axis=1)
+        return replace(self._frame, values=values, weights=weights)
 
     def _mean_over_blocks(self, coefficients: Floats) -> dict[str, Estimate]:
-        """Σ_l c_l ā_l(λ), where the coefficients may differ by record."""
-        return self._ratio((self._levelled * coefficients).sum(axis=1), self._levelled.sum(axis=1))
+        estimates = self.frame(coefficients).by_language()
+        return {lang: estimates[lang] for lang in self.languages}
 
     def _by_block(self, values: Floats, weights: Floats) -> dict[str, tuple[Estimate, ...]]:
         """Σ_d s_dl / Σ_d w_dl of every block, from one frame in which a pair (language, block) is a language."""

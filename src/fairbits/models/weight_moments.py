@@ -186,9 +186,10 @@ def merge_moments(parts: Sequence[WeightMoments], counts: Mapping[torch.dtype, C
     return _with_outliers(moments, max(part.largest for part in parts), shares, exact=cut == 0)
 
 
-def count_by_value(tensor: torch.Tensor) -> Counts:
-    """Returns how many weights have each pattern of leading bits, counted on their device."""
-    integer, dropped = FORMATS[tensor.dtype]
+def count_by_value(tensor: torch.Tensor, *, dropped: int | None = None) -> Counts:
+    """Returns how many weights have each pattern of leading bits, all but `dropped`, counted on their device."""
+    integer, default = FORMATS[tensor.dtype]
+    dropped = default if dropped is None else dropped
     keys = 1 << (8 * integer.itemsize - dropped)
     counts = torch.zeros(keys, dtype=torch.int64, device=tensor.device)
     for part in torch.split(tensor.detach().reshape(-1).view(integer), COUNTED_WEIGHTS):
@@ -198,9 +199,10 @@ def count_by_value(tensor: torch.Tensor) -> Counts:
     return by_value
 
 
-def _edges(dtype: torch.dtype, keys: Counts) -> tuple[Floats, Floats]:
-    """Returns the smallest and the largest weight with each of these leading bits."""
-    integer, dropped = FORMATS[dtype]
+def bin_edges(dtype: torch.dtype, keys: Counts, *, dropped: int | None = None) -> tuple[Floats, Floats]:
+    """Returns the smallest and the largest weight with each of these leading bits, all but `dropped`."""
+    integer, default = FORMATS[dtype]
+    dropped = default if dropped is None else dropped
     inner = torch.from_numpy(keys) << dropped
     outer = inner | ((1 << dropped) - 1)
     inner, outer = (side.to(integer).view(dtype).double() for side in (inner, outer))
@@ -210,7 +212,7 @@ def _edges(dtype: torch.dtype, keys: Counts) -> tuple[Floats, Floats]:
 def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float) -> tuple[float, int]:
     """Returns how many weights are beyond kσ, with bins that are cut evenly filled, and how many are in these."""
     keys, reach = np.flatnonzero(table), k * moments.sigma
-    low, high = (edge - moments.mean for edge in _edges(dtype, keys))
+    low, high = (edge - moments.mean for edge in bin_edges(dtype, keys))
     counts = table[keys]
     beyond = (low > reach) | (high < -reach)
     cut = ((low < -reach) | (high > reach)) & ~beyond
@@ -221,7 +223,7 @@ def _count_beyond(dtype: torch.dtype, table: Counts, moments: Moments, k: float)
 
 def _from_counts(dtype: torch.dtype, table: Counts) -> WeightMoments | None:
     keys = np.flatnonzero(table)
-    values, sizes = _edges(dtype, keys)[0], table[keys].astype(np.float64)
+    values, sizes = bin_edges(dtype, keys)[0], table[keys].astype(np.float64)
     if not np.isfinite(values).all():
         return None
     n = sizes.sum()

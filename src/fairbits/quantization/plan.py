@@ -75,7 +75,10 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class LayerEntry:
-    """A layer as it is written in a plan file: with the fields of its scheme; `bits` is null if it is kept."""
+    """A layer as it is written in a plan file: with the fields of its scheme.
+
+    If `bits` is null the layer is kept, and its other fields mean nothing: who edits a plan need not clear them.
+    """
 
     name: Name
     block: BlockIndex | None
@@ -94,8 +97,6 @@ class LayerEntry:
 
     def layer(self) -> LayerPlan:
         if self.bits is None:
-            if self != LayerEntry(self.name, self.block, self.role, None):
-                raise InputError(f"{self.name!r:.80} is kept (bits is null) but has a scheme; it must not have one")
             return LayerPlan(self.name, self.block, self.role)
         scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
         return LayerPlan(self.name, self.block, self.role, scheme)
@@ -203,7 +204,8 @@ def _alike(layers: Iterable[LayerPlan]) -> Iterator[tuple[str, list[LayerPlan]]]
 
 
 def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
-    return str(scheme.bits), str(scheme.group), scheme.clip, scheme.objective or "–", scheme.rounding
+    clip = scheme.clip if isinstance(scheme.clip, str) else "stated α"
+    return str(scheme.bits), str(scheme.group), clip, scheme.objective or "–", scheme.rounding
 
 
 def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: "Checkpoint") -> int:

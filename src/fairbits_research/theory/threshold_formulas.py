@@ -11,10 +11,8 @@ The additive model is f(α) = E[(|X| − α)²₊] + c·α². Three constants c 
 
 from typing import Literal
 
-import numpy as np
-
 from fairbits.core.errors import FairbitsError, InputError
-from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_constant
+from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_constant, kappa_factor
 from fairbits_research.theory.distributions import Distribution
 
 NoiseModel = Literal["banner", "seed", "true"]
@@ -57,10 +55,9 @@ def additive_alpha(source: Distribution, c: float) -> float:
 
 
 def kappa_alpha(sigma: float, kappa: float, *, constants: tuple[float, float] = SEED_CONSTANTS) -> float:
-    """Returns σ·(c_B + d_B·ln(1 + κ)), the research notes' f(κ, B) (000-21, 002-05).
+    """Returns σ·(c_B + d_B·ln(1 + max(0, κ))), the research notes' f(κ, B) (000-21, 002-05, 003-13).
 
     A heuristic: κ does not determine the best threshold. `SEED_CONSTANTS` are from the documents, for 4 bits;
-    `REFITTED_CONSTANTS[bits]` lose least over many families. The formula is undefined for κ ≤ −1.
+    `REFITTED_CONSTANTS[bits]` lose least over many families. κ below 0 counts as 0, and below −2 is refused.
     """
-    c, d = constants
-    return sigma * (c + d * float(np.log1p(kappa)))
+    return sigma * float(kappa_factor(kappa, constants))

@@ -126,6 +126,8 @@ def choose_scales(
     grid, blocks = scheme_grid(scheme), split_groups(W, scheme)
     if scheme.clip == "exact":
         scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
+    elif isinstance(scheme.clip, float):
+        scales = torch.full(blocks.shape[:2], scheme.clip / grid.steps_per_alpha, dtype=torch.float64, device=W.device)
     elif scheme.clip == "absmax":
         scales = _signed_absmax(blocks, grid) if scheme.grid == "signed" else _absmax(blocks, grid)
     else:

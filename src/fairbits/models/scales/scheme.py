@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fairbits.core.checks import one_of, whole
+from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError
 
 Group = int | Literal["channel", "tensor"]
-Clip = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
+ClipRule = Literal["absmax", "gaussian", "laplace", "kappa", "exact"]
+Clip = ClipRule | float
 WeightGrid = Literal["symmetric", "twos", "signed"]
 Objective = Literal["mean", "worst", "regret"]
 Rounding = Literal["nearest", "gptq"]
@@ -27,7 +28,7 @@ class Scheme:
     `group`      how many neighbouring weights of a row share a scale; "channel": all of a row; "tensor": all
     `clip`       how the scale of a group is chosen. "absmax": by the largest weight, see `grid`; "gaussian" and
                  "laplace": Banner's closed forms; "kappa": the formula of the research notes; "exact": the least
-                 squared error
+                 squared error; a number: this threshold α, whatever the weights are
     `grid`       "symmetric": codes −n … n, n = 2^(bits−1) − 1; under absmax the scale is max|w|/n, and the largest
                  weight is a level. "twos": all codes of two's complement, −n − 1 … n; under absmax the scale is
                  max|w|/(n + ½), and the largest weight is half a scale from its level. "signed": the codes of
@@ -50,7 +51,10 @@ class Scheme:
             one_of("group", self.group, ("channel", "tensor"))
         else:
             whole("group", self.group, least=2)
-        one_of("clip", self.clip, get_args(Clip))
+        if isinstance(self.clip, str):
+            one_of("clip", self.clip, get_args(ClipRule))
+        else:
+            object.__setattr__(self, "clip", in_range("clip", self.clip, above=0))
         one_of("grid", self.grid, get_args(WeightGrid))
         one_of("rounding", self.rounding, get_args(Rounding))
         if self.objective is not None:
@@ -64,7 +68,9 @@ class Scheme:
     @property
     def name(self) -> str:
         where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
-        clip = "exact clip" if self.clip == "exact" else self.clip
+        clip = (
+            "exact clip" if self.clip == "exact" else self.clip if isinstance(self.clip, str) else f"α={self.clip:.4g}"
+        )
         grid = "" if self.grid == "symmetric" else f" on {self.grid}"
         objective = "" if self.objective is None else f", {self.objective} of languages"
         rounding = "" if self.rounding == "nearest" else f", {self.rounding}"
