@@ -29,7 +29,7 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import Capacity
-from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity
+from fairbits.quantization.evidence import Evidence, Form, How, LanguageWeights, Sensitivity, Thresholds
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import DEFAULT, decide, find_policy
 from fairbits.text.corpus import Corpus, TextRequest
@@ -204,8 +204,20 @@ def stand_in_plan(
         count("minimax")
         return LanguageWeights(dict.fromkeys(languages, 1 / len(languages)), (), ())
 
+    def alphas(_form: Form, _bits: int) -> Thresholds:
+        count("kappa")
+        count("predicted")
+        return dict.fromkeys(checkpoint.architecture.linears, dict.fromkeys(languages, 1.0))
+
     evidence = Evidence(
-        checkpoint, languages, kappa=kappa, sensitivity=sensitivity, damage=damage, minimax=minimax, device=device
+        checkpoint,
+        languages,
+        kappa=kappa,
+        sensitivity=sensitivity,
+        damage=damage,
+        minimax=minimax,
+        alphas=alphas,
+        device=device,
     )
     calibration = None if corpus is None else Calibration.of(corpus, request)
     return decide(policy, evidence, calibration=calibration, **options), requests

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from fairbits.api.laaciq import measure_clipping
 from fairbits.auditing.record import Audit
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import whole
@@ -22,7 +23,15 @@ from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.scales.scheme import Group
 from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization import policies
-from fairbits.quantization.evidence import Evidence, How, LanguageWeights, Sensitivity, audited_kappa
+from fairbits.quantization.evidence import (
+    Evidence,
+    Form,
+    How,
+    LanguageWeights,
+    Sensitivity,
+    Thresholds,
+    audited_kappa,
+)
 from fairbits.quantization.plan import UNEQUAL_BUDGETS, Calibration, Plan
 from fairbits.quantization.policies.option import PolicyOptions
 from fairbits.quantization.policies.variants import Variant
@@ -90,6 +99,7 @@ def plan(
         sensitivity=source.sensitivity,
         damage=source.damage,
         minimax=lambda: source.minimax(evidence, chosen_options, rounds=rounds),
+        alphas=source.alphas,
         device=device,
     )
     decided = policies.decide(policy, evidence, calibration=source.calibration, **chosen_options)
@@ -109,7 +119,7 @@ def check_variants(
     Policies check their options before they request evidence; here they get no further than that.
     """
     evidence = Evidence(
-        checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop
+        checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop, alphas=_stop
     )
     calibration = Calibration.of(corpus, DEFAULT_REQUEST)
     for variant, bits in [(variant, bits) for variant in variants for bits in widths]:
@@ -175,6 +185,21 @@ class PlanSource:
             device=self.device,
             progress=self.progress,
         )
+
+    def alphas(self, form: Form, bits: int) -> Thresholds:
+        clipping = measure_clipping(
+            self.checkpoint,
+            self.corpus,
+            self.calibration.request,
+            bits=bits,
+            products=form == "product",
+            device=self.device,
+            progress=self.progress,
+        )
+        if form == "product":
+            return {layer.name: layer.product_alpha for layer in clipping.layers}
+        written = {code: language.alpha_written.value for code, language in clipping.languages.items()}
+        return dict.fromkeys(self.checkpoint.architecture.linears, written)
 
     def shortage(self, plan: Plan) -> Iterator[str]:
         """Yields a note if there is clearly less text than a plan requests."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -105,8 +104,8 @@ class SquareLaw:
         fit = f"The slope of ln Δε is {slope.value:.2g} ({slope.low:.2g} to {slope.high:.2g}) and should be 2"
         with_r = "" if r is None else f"; r of Δε with the square is {r.value:.2g} ({r.low:.2g} to {r.high:.2g})"
         return (
-            f"{result}: |κ_eff − κ_global| is {self.nearest:.3g} to {self.farthest:.3g}, so Δε should differ by a factor "
-            f"of {expected:.3g}; it differs by {self.excess_ratio:.3g}. {fit}{with_r}."
+            f"{result}: |κ_eff − κ_global| is {self.nearest:.3g} to {self.farthest:.3g}, so Δε should differ by a "
+            f"factor of {expected:.3g}; it differs by {self.excess_ratio:.3g}. {fit}{with_r}."
         )
 
 
@@ -218,13 +217,14 @@ class LanguageClipping(Shown):
 
     def _layer_table(self) -> Table:
         rows = []
-        shared = commonprefix([layer.name for layer in self.layers]).rpartition(".")[0]
+        names = [layer.name.split(".") for layer in self.layers]
+        alike = next((i for i, parts in enumerate(zip(*names, strict=False)) if len(set(parts)) > 1), 0)
         for layer in self.layers:
             alpha = [value / layer.alpha for value in layer.product_alpha.values()] if layer.alpha > 0 else [0.0]
             sigma = [value / layer.sigma for value in layer.product_sigma.values()] if layer.sigma > 0 else [0.0]
             rows.append(
                 (
-                    layer.name.removeprefix(f"{shared}.").removesuffix(".weight"),
+                    ".".join(layer.name.split(".")[alike:]).removesuffix(".weight"),
                     f"{layer.kappa:.1f}",
                     f"{layer.alpha / layer.sigma:.2f}" if layer.sigma > 0 else "–",
                     _span(sigma, ".3f"),

@@ -1,13 +1,13 @@
 """LA-ACIQ as the research notes write it, on a model: the α of every language, and of w ⊙ a in every layer.
 
-Proposition 1 (000-22) has one grid for the whole model and P_λ = Σ_l ā_l(λ) P_l (003-08), P_l the weights of the linear
-layers of block l. The α that minimises the error under P_λ is exact here: weights are counted by value, so a model is
-read once, tensor by tensor, and P_λ of any language is a weighting of the counts. Weights of 16 bits are counted as they
-are; wider ones, and products w·a, in bins of 2⁻⁹ of their value.
+Proposition 1 (000-22) has one grid for the whole model and P_λ = Σ_l ā_l(λ) P_l (003-08), P_l the weights of the
+linear layers of block l. The α that minimises the error under P_λ is exact here: weights are counted by value, so a
+model is read once, tensor by tensor, and P_λ of any language is a weighting of the counts. Weights of 16 bits are
+counted as they are; wider ones, and products w·a, in bins of 2⁻⁹ of their value.
 
 Theorem 2 (004-13, 004-19) takes w ⊙ a of one linear layer, a_j = √(E_λ[x_j²]) divided by its largest channel, and
-α* = argmin E(Q(w ⊙ a) − w ⊙ a)². This α* is a threshold on w_ij a_j. The algorithm then uses it as one on w_ij, which it
-is only where a_j = 1: elsewhere the product asks for α*/a_j.
+α* = argmin E(Q(w ⊙ a) − w ⊙ a)². This α* is a threshold on w_ij a_j. The algorithm then uses it as one on w_ij, which
+it is only where a_j = 1: elsewhere the product asks for α*/a_j.
 """
 
 from collections.abc import Iterator, Mapping

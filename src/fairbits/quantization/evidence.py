@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fairbits.models.checkpoint import Checkpoint
 
 How = Literal["predicted", "measured"]
+Form = Literal["global", "product"]
+Thresholds = Mapping[str, Mapping[str, float]]  # α by layer and language
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,7 @@ class Evidence:
     `sensitivity(bits, how)`  the damage of each block to each language at each number of bits
     `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each block
     `minimax()`               the language weights with which calibrated rounding damages the worst language least
+    `alphas(form, bits)`      the thresholds of LA-ACIQ as the research notes write it, by layer and language
     """
 
     checkpoint: "Checkpoint"
@@ -75,6 +78,7 @@ class Evidence:
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
     damage: Callable[[Sequence[Sequence[int]]], Floats] = _needs_text
     minimax: Callable[[], LanguageWeights] = _needs_text
+    alphas: Callable[[Form, int], Thresholds] = _needs_text
     device: str = "cpu"  # where the plan will probably be executed
 
     @property
