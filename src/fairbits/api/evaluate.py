@@ -10,6 +10,7 @@ from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
+from fairbits.evaluation.language_groups import NamedGroups, read_groups
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
@@ -39,6 +40,7 @@ def evaluate(
     sequence: int = 512,
     seed: int = 0,
     split: str = "evaluation",
+    groups: NamedGroups | None = None,
     device: str = AUTO,
     repeat: str | Signature | None = None,
     progress: Progress | None = None,
@@ -48,7 +50,8 @@ def evaluate(
     `reference` is the model before it was quantized. Both may be loaded models of transformers, with their `tokenizer`;
     they are not changed. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
-    language. Both models compute in float32, one after the other; of a model that takes more than half of the free
+    language. `groups` of languages, such as "high=eng,fra;low=swh,yor", are compared with each other (`read_groups`).
+    Both models compute in float32, one after the other; of a model that takes more than half of the free
     memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
     the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
     text that are not the same are refused.
@@ -58,18 +61,20 @@ def evaluate(
     device = resolve_device(device)
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
-        return _repeated(after, before, repeat, text=text, device=device, progress=progress)
+        return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
     corpus = open_corpus_for(before, text, languages)
     # before anything that takes time
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
+    named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
     workload = text_workload("evaluate", before, corpus, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
     ):
-        return checkpoint_scores(after, answers, reference=before, device=device, progress=show)
+        scores = checkpoint_scores(after, answers, reference=before, device=device, progress=show)
+    return replace(scores, groups=named)
 
 
 def _repeated(
@@ -78,6 +83,7 @@ def _repeated(
     repeat: str | Signature,
     *,
     text: str | Path | Corpus | None,
+    groups: NamedGroups | None,
     device: str,
     progress: Progress | None,
 ) -> Scores:
@@ -99,6 +105,7 @@ def _repeated(
         sequence=signature.window,
         seed=signature.seed,
         split=signature.split,
+        groups=groups,
         device=device,
         progress=progress,
     )

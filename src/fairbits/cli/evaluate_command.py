@@ -22,6 +22,7 @@ def evaluate(
     tokens: options.EvaluationTokens = 8192,
     sequence: options.Sequence = 512,
     seed: options.Seed = 0,
+    groups: options.LanguageGroups = None,
     device: options.Device = "auto",
     dry_run: options.DryRun = False,
     repeat: Annotated[
@@ -40,6 +41,7 @@ def evaluate(
     Examples:
       fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
+      fairbits evaluate tiny-w4 --reference embedded:tiny --groups 'high=eng,fra;low=swh,yor'
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
     from fairbits.api.dry_run import estimate_evaluate
@@ -63,7 +65,7 @@ def evaluate(
             reference=before,
             languages=names,
             progress=show,
-            **options.pick(locals(), "text tokens sequence seed device repeat"),
+            **options.pick(locals(), "text tokens sequence seed groups device repeat"),
         )
     options.write_out(out_file, scores.save)
     if as_json:

@@ -42,6 +42,11 @@ def gate(
     max_gap: Annotated[
         float | None, options.option("Limit on the gap between the worst and the best language.", "X")
     ] = None,
+    max_ratio: Annotated[
+        float | None,
+        options.option("Limit on how many times as much the worst group of languages loses as the best.", "X"),
+    ] = None,
+    groups: options.LanguageGroups = None,
     against: Annotated[
         Path | None, options.option("Scores of a baseline. No language may be significantly worse.", "BASELINE.json")
     ] = None,
@@ -81,6 +86,7 @@ def gate(
     Examples:
       fairbits gate scores.json --max-worst 0.02 --max-gap 0.01
       fairbits gate scores.json --against baseline.json --max-worse 0.005
+      fairbits gate scores.json --max-ratio 2 --groups 'high=eng,fra;low=swh,yor'
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
       fairbits gate --samples before after --max-worst 0.02
     """
@@ -93,6 +99,8 @@ def gate(
     for_scores = {
         "--against": against,
         "--max-worse": max_worse,
+        "--max-ratio": max_ratio,
+        "--groups": groups,
         "--measure": measure != "divergence" and measure,
         "--unit": unit != "bits_per_byte" and unit,
     }
@@ -118,7 +126,7 @@ def gate(
     _refuse(for_samples, "needs --samples BEFORE AFTER")
     if scores is None:
         raise InputError("SCORES.json is missing; give the file that fairbits evaluate --out wrote, or --samples")
-    verdict = run_gate(scores, measure=measure, unit=unit, against=against, max_worse=max_worse, **limits)
+    verdict = run_gate(scores, **limits, **options.pick(locals(), "measure unit against max_worse groups max_ratio"))
     _write_notes(verdict, junit_file)
     if as_json:
         print_json(verdict.as_data())

@@ -90,6 +90,15 @@ GroupOrChannel = Annotated[
         flag="--group",
     ),
 ]
+LanguageGroups = Annotated[
+    str | None,
+    option(
+        "Groups of languages to compare: 'high=eng,fra;low=swh,yor'; a JSON file with lists of languages, or with "
+        "shares of the training text, which halve the languages; or training for embedded:tiny.",
+        "GROUPS",
+        flag="--groups",
+    ),
+]
 Measure = Annotated[
     str,
     option(

@@ -17,6 +17,7 @@ from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import Shown, Table
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS
 from fairbits.core.version import __version__
+from fairbits.evaluation.language_groups import EXAMPLE, NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages
 from fairbits.stats.intervals import Estimate
@@ -153,6 +154,26 @@ def decide(
     return Check(title, outcome, reason, limit, estimate)
 
 
+def ratio_check(scores: Scores, limit: float, *, measure: str, unit: str) -> Check:
+    """Returns the decision on how many times as much the worst group of languages loses as the best."""
+    damage, frame = scores.group_damage(unit, measure=measure), scores.frame(unit, measure=measure)
+    if damage is None:
+        raise InputError(f"{scores.quantized.target} has no groups of languages; name them with --groups '{EXAMPLE}'")
+    title = f"worst group at most {limit:g} times the best"
+    ratio, values = damage.worst_over_best, {name: mean.value for name, mean in damage.means.items()}
+    worst, best = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+    if ratio is None:
+        return Check(title, "undecided", f"{worst} and {best} cannot be divided: {damage.no_ratio}", limit)
+    measured = f"{worst} lost {format_estimate(ratio, f'times as much as {best}')}, limit {limit:g}"
+    if damage.left_out:
+        reason = f"{measured}, but there is no interval for {', '.join(damage.left_out)}"
+        return Check(title, "undecided", reason, limit, ratio)
+    outcome = side_of_limit(ratio, limit)
+    if outcome == "undecided":
+        measured += f". {amount_needed(frame, ratio.transform(math.log), math.log(limit))}"
+    return Check(title, outcome, measured, limit, ratio)
+
+
 def side_of_limit(estimate: Estimate, limit: float) -> Outcome:
     """Returns on which side of a limit an interval is."""
     return "pass" if estimate.high <= limit else "fail" if estimate.low > limit else "undecided"
@@ -239,6 +260,8 @@ def gate(
     unit: str = "bits_per_byte",
     against: Scores | str | Path | None = None,
     max_worse: float | None = None,
+    groups: NamedGroups | None = None,
+    max_ratio: float | None = None,
 ) -> GateResult:
     """Returns whether the damage is within limits, and whether it is not worse than a baseline's.
 
@@ -246,7 +269,8 @@ def gate(
     added loss with `measure="loss"`. A limit is met if the whole interval is at most the limit and exceeded if the
     whole interval is above it. `max_worse` is such a limit for the difference from the baseline of every language, of
     the mean and of the worst language. Without it only a significantly worse result fails: languages by a two-sided
-    paired contrast with Holm's correction, mean and worst by their paired intervals.
+    paired contrast with Holm's correction, mean and worst by their paired intervals. `max_ratio` limits how many times
+    as much the worst group of languages may lose as the best; `groups` replace those of the scores.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
@@ -255,14 +279,22 @@ def gate(
         in_range("the limit of the difference", max_worse, least=0)
         if against is None:
             raise InputError(f"max_worse is {max_worse:g}, but there is no baseline; give one with against")
-    if not limits and against is None:
+    if max_ratio is not None:
+        in_range("the limit of the ratio", max_ratio, least=1)
+    elif groups is not None:
+        raise InputError("groups are only for a limit on their ratio; give --max-ratio, or leave --groups out")
+    if not limits and against is None and max_ratio is None:
         raise InputError(
-            "there is no limit; give --max-worst, --max-mean, --max-gap or --against (in Python max_worst …)"
+            "there is no limit; give --max-worst, --max-mean, --max-gap, --max-ratio or --against (in Python max_worst "
+            "…)"
         )
     quantized = _scores("scores", scores)
+    quantized = quantized if groups is None else quantized.with_groups(groups)
     frame, signature = quantized.frame(unit, measure=measure), str(quantized.signature(measure))
     notes = (*quantized.notes, *interval_notes(frame))
     checks = [limit_check(frame, name, limit) for name, limit in limits.items()]
+    if max_ratio is not None:
+        checks.append(ratio_check(quantized, max_ratio, measure=measure, unit=unit))
     improved: tuple[str, ...] = ()
     if against is not None:
         baseline = _scores("the baseline", against)

@@ -14,6 +14,7 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.records import Code, Name, read_object
+from fairbits.core.table import Cell, NumberFormat, Table, dim
 from fairbits.models.embedded import training_shares
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, combination, estimate_within, marginal
@@ -77,7 +78,7 @@ def read_groups(groups: NamedGroups, languages: Collection[str], *, model: str) 
         named = _parse(groups)
     else:
         named = _read_file(Path(groups), languages)
-    return _check({name: [_code(member, languages) for member in members] for name, members in named.items()})
+    return check_groups({name: [_code(member, languages) for member in members] for name, members in named.items()})
 
 
 def split_by_share(shares: Mapping[str, float], languages: Iterable[str]) -> dict[str, list[str]]:
@@ -120,11 +121,37 @@ def _ratio(logs: Replicates, group: int, frame: LanguageFrame) -> Estimate:
     return estimate_within(value, low, high, n=logs.clusters, confidence=frame.confidence).transform(np.exp)
 
 
-def group_notes(groups: Groups, languages: Iterable[str]) -> tuple[str, ...]:
-    """Returns a note on the languages that are in no group."""
+def outside(groups: Groups, languages: Iterable[str]) -> list[str]:
+    """Returns the languages that are in no group."""
     grouped = {code for codes in groups.values() for code in codes}
-    rest = [code for code in languages if code not in grouped]
-    return (f"in no group: {', '.join(rest)}",) if groups and rest else ()
+    return [code for code in languages if code not in grouped]
+
+
+def group_table(groups: Groups, damage: Mapping[str, GroupDamage], *, ungrouped: Sequence[str]) -> Table:
+    """Returns the mean damage of every group and the ratios, with a column for every measure."""
+    formats = [NumberFormat(max(abs(mean.value) for mean in part.means.values())) for part in damage.values()]
+    columns = list(zip(damage.values(), formats, strict=True))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{name}, {count_of(len(codes), 'language')}",
+            *(number.estimate(part.means[name]) for part, number in columns),
+        )
+        for name, codes in groups.items()
+    ]
+    first, *others = groups
+    ratios = {f"{name} / {first}": [part.ratios.get(name) for part in damage.values()] for name in others}
+    if len(others) > 1:
+        ratios["worst / best"] = [part.worst_over_best for part in damage.values()]
+    rows += [
+        (name, *("–" if ratio is None else NumberFormat(ratio.value, factor=1.0).estimate(ratio) for ratio in parts))
+        for name, parts in ratios.items()
+        if any(ratio is not None for ratio in parts)
+    ]
+    below = ["The mean over the languages of a group, which count equally, and the ratio of these means."]
+    below += [f"No ratio of {name}: {part.no_ratio}." for name, part in damage.items() if part.no_ratio is not None]
+    below += [f"In no group: {', '.join(ungrouped)}."] if ungrouped else []
+    headers = ("", *(f"{name}, {number.prefix}bits/byte" for name, number in zip(damage, formats, strict=True)))
+    return Table("Groups of languages", headers, tuple(rows), tuple(map(dim, below)), left=(1, 2))
 
 
 def _average(drawn: Replicates, members: Mapping[str, Sequence[int]]) -> Replicates:
@@ -209,12 +236,12 @@ def _any_code(name: str, languages: Collection[str]) -> str:
 def _code(name: str, languages: Collection[str]) -> str:
     code = _any_code(name, languages)
     if code not in languages:
-        listed = ", ".join(sorted(languages))
-        raise InputError(f"{name} ({code}) is in a group, but was not measured; measured languages are {listed:.400}")
+        raise InputError(f"{name} ({code}) is in a group, but not measured; measured: {', '.join(languages):.400}")
     return code
 
 
-def _check(groups: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def check_groups(groups: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Returns the groups if there are two or more, none is empty, and no language is in two."""
     if len(groups) < 2:
         raise InputError(f"there is {count_of(len(groups), 'group')} of languages; give at least 2, such as {EXAMPLE}")
     places: dict[str, str] = {}

@@ -6,7 +6,7 @@ A scores file is JSON with one column of the documents per line.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,22 @@ from fairbits.core.checks import instance, one_of
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
-from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_keys
-from fairbits.core.table import Cell, NumberFormat, Shown, Table, bar, data_frame, dim, notes_table, plain
+from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_keys, check_within
+from fairbits.core.table import NumberFormat, Shown, Table, bar, data_frame, dim, notes_table
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, megabytes
 from fairbits.core.version import __version__, versions
+from fairbits.evaluation.disparity import Disparity, disparity_table, measure_disparity
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
+from fairbits.evaluation.language_groups import (
+    GroupDamage,
+    Groups,
+    NamedGroups,
+    check_groups,
+    group_damage,
+    group_table,
+    outside,
+    read_groups,
+)
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
@@ -36,48 +47,18 @@ if TYPE_CHECKING:
 
 
 LEGEND = (
-    "Divergence: KL from the reference model's predictions, with 95 % intervals over documents. Loss: added bits per "
-    "byte. Same top: tokens whose most probable prediction is unchanged. Recovery: bits per byte before / after."
+    "Divergence: KL from the reference model's predictions, with 95 % intervals over documents, cut at 0. Loss: added "
+    "bits per byte. Added ppl: perplexity per token, to be compared within a language only. Same top: tokens whose most "
+    "probable prediction is unchanged. Recovery: bits per byte before / after."
 )
 TOKENS_LEGEND = (
     "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
     "on the next best token, in nats; the 1st percentile shows the tokens that suffer most."
 )
-ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
-ROW_NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
 SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
-
-
-@dataclass(frozen=True)
-class Disparity:
-    """Damage over languages in one unit. Values that need two languages are None if there is only one.
-
-    `worst`      the most damaged language and the largest true damage, corrected for selection; `best` likewise
-    `gap`        largest minus smallest damage, corrected for noise; `plain_gap` is the uncorrected difference
-    """
-
-    unit: str
-    worst: tuple[str, Estimate]
-    best: tuple[str, Estimate]
-    mean: Estimate  # the mean over languages, equally weighted
-    gap: Estimate | None
-    plain_gap: Estimate | None
-    ratio: Estimate | None  # largest over smallest damage; if None, `no_ratio` says why
-    no_ratio: str | None
-    deviation: Estimate | None  # the standard deviation of true damage between languages
-
-    def as_data(self) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            name: {"language": code} | estimate.to_dict()
-            for name, (code, estimate) in (("worst", self.worst), ("best", self.best))
-        }
-        for name in ("mean", "gap", "plain_gap", "ratio", "deviation"):
-            estimate = getattr(self, name)
-            data[name] = None if estimate is None else estimate.to_dict()
-        return data | {"no_ratio": self.no_ratio}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,6 +73,7 @@ class Scores(Shown):
     percentiles: Mapping[Code, TokenPercentiles]
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_once("languages", self.languages)
@@ -101,6 +83,10 @@ class Scores(Shown):
             ("question.hashes", self.setting.hashes),
         ):
             check_same_keys(name, codes, "languages", self.languages)
+        if self.groups:
+            check_groups(self.groups)
+            for codes in self.groups.values():
+                check_within("groups", codes, "languages", self.languages)
 
     @classmethod
     def of(
@@ -192,8 +178,16 @@ class Scores(Shown):
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
         if kind not in self._disparities:
-            self._disparities[kind] = _disparity(frame)
+            self._disparities[kind] = measure_disparity(frame)
         return self._disparities[kind]
+
+    def group_damage(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> GroupDamage | None:
+        """Returns the mean damage of every group of languages and their ratios; None without groups."""
+        return group_damage(self.frame(unit, measure=measure), self.groups) if self.groups else None
+
+    def with_groups(self, groups: NamedGroups) -> "Scores":
+        """Returns the same scores with other groups of languages, such as "high=eng,fra;low=swh,yor"."""
+        return replace(self, groups=read_groups(groups, self.languages, model=self.reference.target))
 
     def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte", measure: str = "divergence") -> Contrast:
         """Returns this damage minus the baseline's of every language, paired by document, with Holm p values."""
@@ -246,6 +240,7 @@ class Scores(Shown):
                 measure: {unit: self.disparity(unit, measure=measure).as_data() for unit in units}
                 for measure in MEASURES
             },
+            "groups": self._group_data(units),
             "notes": [*self.notes, *self.interval_notes, *self._notes_on_flips()],
         }
 
@@ -259,6 +254,8 @@ class Scores(Shown):
             "versions": dict(self.versions),
             "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
         }
+        if self.groups:
+            content["groups"] = {name: list(codes) for name, codes in self.groups.items()}
         return as_lines(_lines(SCORES.stamp(content), nested=True))
 
     def save(self, path: str | Path) -> None:
@@ -301,7 +298,13 @@ class Scores(Shown):
     def tables(self) -> list[Table]:
         """Returns the damage of every language, percentiles over tokens, the disparity, and the notes."""
         notes = notes_table([*self.notes, *self.interval_notes])
-        return [self._language_table(), self._token_table(), self._disparity_table(), *notes]
+        both = {measure: self.disparity(measure=measure) for measure in MEASURES}
+        sections = self.disparity("nats_per_section") if self.setting.parallel else None
+        damage = {measure: self.group_damage(measure=measure) for measure in MEASURES}
+        shown = {measure: part for measure, part in damage.items() if part is not None}
+        ungrouped = outside(self.groups, self.languages)
+        groups = [group_table(self.groups, shown, ungrouped=ungrouped)] if shown else []
+        return [self._language_table(), self._token_table(), disparity_table(both, sections), *groups, *notes]
 
     def _language_table(self) -> Table:
         damage, added = (self.frame(measure=measure).by_language() for measure in MEASURES)
@@ -321,7 +324,7 @@ class Scores(Shown):
             [(self.quantized.target, "bold cyan"), "  ", (share, "bold")],
             (
                 *("\nlanguage", "\ncode", f"divergence, {number.prefix}bits/byte\n(95 % interval)", ""),
-                *("\nloss", "same\ntop", "\nrecovery"),
+                *("\nloss", "added\nppl", "same\ntop", "\nrecovery"),
             ),
             tuple(
                 (
@@ -330,6 +333,7 @@ class Scores(Shown):
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
                     loss(added[code].value),
+                    f"{self.relative_perplexity[code].value:+.1%}",
                     f"{1 - self.flips[code].value:.1%}",
                     f"{self.recovery[code]:.1%}",
                 )
@@ -356,27 +360,6 @@ class Scores(Shown):
         headers = ("", "KL 50 %", "95 %", "99 %", "99.9 %", "margin 50 %", "1 %")
         return Table("Per token", headers, tuple(rows), (dim(TOKENS_LEGEND),))
 
-    def _disparity_table(self) -> Table:
-        """Returns worst, best, mean, gap, ratio and deviation of both measures; a line if the text is parallel."""
-        both = [self.disparity(measure=measure) for measure in MEASURES]
-        formats = [_format(disparity) for disparity in both]
-        rows: list[tuple[Cell, ...]] = []
-        for name in ROWS:
-            cells = [_cell(disparity, name, number) for disparity, number in zip(both, formats, strict=True)]
-            if any(cells):
-                rows.append((ROW_NAMES.get(name, name), *(cell or "–" for cell in cells)))
-        below: list[Cell] = []
-        if any(disparity.ratio is None and disparity.gap is not None for disparity in both):
-            below.append(dim("The ratio is left out where the smallest damage may be 0. Gap: worst minus best."))
-        if self.setting.parallel:
-            sections = self.disparity("nats_per_section")
-            number = _format(sections)
-            parts = {name: _cell(sections, name, number) for name in ("worst", "mean", "gap")}
-            listed = ", ".join(f"{name} {plain(cell)}" for name, cell in parts.items() if cell)
-            below.append(f"{number.prefix}nats of divergence per parallel section: ".capitalize() + listed)
-        headers = ("", *(f"{name}, {number.prefix}bits/byte" for name, number in zip(MEASURES, formats, strict=True)))
-        return Table("Over languages", headers, tuple(rows), tuple(below), left=(1, 2))
-
     @cached_property
     def _flips_frame(self) -> LanguageFrame:
         docs = self.documents
@@ -389,6 +372,15 @@ class Scores(Shown):
     @cached_property
     def _disparities(self) -> dict[tuple[str, str], Disparity]:
         return {}
+
+    def _group_data(self, units: tuple[str, ...]) -> dict[str, Any] | None:
+        if not self.groups:
+            return None
+        data: dict[str, Any] = {"languages": {name: list(codes) for name, codes in self.groups.items()}}
+        for measure in MEASURES:
+            parts = {unit: self.group_damage(unit, measure=measure) for unit in units}
+            data[measure] = {unit: part.as_data() for unit, part in parts.items() if part is not None}
+        return data
 
     def _notes_on_flips(self) -> tuple[str, ...]:
         """Returns a note on languages where only the share of flips has no interval, as often few tokens flip."""
@@ -417,24 +409,7 @@ class Scores(Shown):
         }
 
 
-def _format(disparity: Disparity) -> NumberFormat:
-    return NumberFormat(max(abs(disparity.worst[1].value), abs(disparity.best[1].value)))
-
-
-def _cell(disparity: Disparity, name: str, number: NumberFormat) -> Cell | None:
-    """Returns a number with its interval and its language, if it has one; None if there is no such number."""
-    value = getattr(disparity, name)
-    if value is None:
-        return None
-    code, estimate = value if isinstance(value, tuple) else ("", value)
-    if name == "ratio":
-        number = NumberFormat(estimate.value, factor=1.0)
-    return number.estimate(
-        estimate, f" {code.partition('_')[0] if language_from_code(code).script else code}" if code else ""
-    )
-
-
-SCORES = Kind("fairbits.scores/2", "a file of scores", "fairbits evaluate --out", Scores)
+SCORES = Kind("fairbits.scores/2", "a file of scores", "fairbits evaluate --out", Scores, optional=("groups",))
 
 
 def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
@@ -445,30 +420,6 @@ def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
             "the unit must be bits_per_byte or nats_per_token"
         )
     return unit
-
-
-def _disparity(frame: LanguageFrame) -> Disparity:
-    """Returns how unequal the damage of a frame is."""
-    several = len(frame.languages) > 1
-    ratio, no_ratio = _ratio(frame) if several else (None, "there is only one language")
-    return Disparity(
-        unit=frame.unit,
-        worst=frame.worst(),
-        best=frame.best(),
-        mean=frame.mean(),
-        gap=frame.gap() if several else None,
-        plain_gap=frame.plain_gap() if several else None,
-        ratio=ratio,
-        no_ratio=no_ratio,
-        deviation=frame.spread() if several else None,
-    )
-
-
-def _ratio(frame: LanguageFrame) -> tuple[Estimate | None, str | None]:
-    try:
-        return frame.ratio(), None
-    except InputError as problem:
-        return None, str(problem)
 
 
 def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
