@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -131,6 +131,19 @@ def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), 
             f"{name}, {judgement.where.replace('-', ' ')}": float(value) for name, value in judgement.numbers.items()
         }
     return Finding(verdict, f"{summary}; {evidence}", values, f"fairbits research {judgements[0].experiment}")
+
+
+def with_measurements(claim: str, finding: Finding, what: str) -> Finding:
+    """Returns a finding that was computed, with what experiments measured of the same claim; its verdict stays."""
+    judgements = stored_judgements().get(claim, ())
+    if not judgements:
+        return finding
+    evidence = "; ".join(f"{SETS[judgement.where]}: {judgement.because}" for judgement in judgements)
+    return replace(
+        finding,
+        summary=f"{finding.summary}; {what}: {evidence}",
+        command=f"fairbits research {judgements[0].experiment}",
+    )
 
 
 def _is_any_of(model: str, names: Sequence[str]) -> bool:

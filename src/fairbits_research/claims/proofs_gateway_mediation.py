@@ -11,7 +11,7 @@ from fairbits.models.scales.clip_formulas import banner_laplace
 from fairbits.models.scales.exact_clip import clip_blocks
 from fairbits.models.scales.grid import Grid
 from fairbits.quantization.allocation import gateway_set
-from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
+from fairbits_research.claims.claim import Finding, claim, from_experiments, judge, with_measurements
 from fairbits_research.claims.claim_evidence import GAUSSIAN, best_alpha, optimum
 from fairbits_research.stats.correlation_tests import correlation_power, sample_size_for_power
 from fairbits_research.stats.mediation_models import mediate
@@ -36,7 +36,7 @@ def gateway_assumptions() -> Finding:
     damage = np.array([high_resource, low_resource])
     best, value = best_protected_set(damage, k=_PROTECTED, objective="gap")
     rule = gateway_set(_LAYERS, _PROTECTED)
-    return judge(
+    refuted = judge(
         set(_GATEWAYS) <= set(best),
         "a case that meets every assumption, with the most sensitive layers at the ends, whose best set has neither",
         disparity_unprotected=disparity(damage.sum(axis=1)),
@@ -45,6 +45,7 @@ def gateway_assumptions() -> Finding:
         first_layer_of_best_set=best[0],
         last_layer_of_best_set=best[-1],
     )
+    return with_measurements("004-21", refuted, "the assumptions themselves, measured")
 
 
 @claim("004-22")
@@ -185,7 +186,9 @@ def _with_noise(share: float) -> StructuralModel:
 
 @claim("004-27")
 def causal_chain() -> Finding:
-    """Tokenization quality acts on disparity by the chain T → A (alignment) → R (redundancy) → D, and no other way."""
+    """Tokenization quality acts on disparity by the chain T → A (alignment) → R (redundancy) → D, and no other way.
+
+    The notes do not define A; the experiments measure it as how well hidden states of parallel text match."""
     n = len(published_statistics().languages)
     return from_experiments(
         "004-27",

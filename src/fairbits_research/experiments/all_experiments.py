@@ -15,8 +15,10 @@ from fairbits.core.progress import Progress
 from fairbits.core.task_pool import TaskPool
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.reading import EMBEDDED
+from fairbits_research.experiments.alignment import alignment
 from fairbits_research.experiments.bit_threshold import bit_threshold
 from fairbits_research.experiments.bounds_experiment import bounds
+from fairbits_research.experiments.gateway_assumptions import gateway_assumptions
 from fairbits_research.experiments.gateway_layers import gateway_layers
 from fairbits_research.experiments.laboratory import RECORDED, Laboratory, Setting
 from fairbits_research.experiments.layer_ablation import layer_ablation
@@ -25,6 +27,7 @@ from fairbits_research.experiments.null_controls import null_controls
 from fairbits_research.experiments.outliers_experiment import outliers
 from fairbits_research.experiments.own_calibration import calibration_language, own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
+from fairbits_research.experiments.probes import probes
 from fairbits_research.experiments.result import EVERY, EXPERIMENTS, Result
 from fairbits_research.experiments.training_choices import models_in, training_choices
 from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
@@ -35,6 +38,7 @@ FUNCTIONS: Mapping[str, Callable[[Laboratory], Result]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         *(outliers, correlations, bit_threshold, layer_ablation, training_data, own_thresholds, gateway_layers),
+        *(gateway_assumptions, alignment, probes),
         *(redundancy, mediation, bounds, calibration_language, price_of_sharing, null_controls),
     )
 }
@@ -107,8 +111,8 @@ def finished_before(name: str, file: Path, setting: Mapping[str, Any]) -> Result
     if not file.exists():
         return None
     result, wanted = Result.load(file), Setting(**setting)
-    now = {key: getattr(wanted, key) for key in RECORDED}
-    there = {key: result.subject.settings.get(key) for key in RECORDED}
+    now = wanted.recorded
+    there = {key: value for key in RECORDED if (value := result.subject.settings.get(key)) is not None}
     fingerprint = Checkpoint(wanted.model).fingerprint
     if (result.name, result.subject.fingerprint, there) != (name, fingerprint, now):
         raise InputError(

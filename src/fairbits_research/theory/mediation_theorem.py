@@ -175,4 +175,13 @@ def _inverse_excess(r: float, m: float) -> float:
     return (m - r) / (r * m)
 
 
+def fit_coefficients(T: ArrayLike, A: ArrayLike, *, R: ArrayLike, D: ArrayLike) -> StructuralModel:
+    """Returns the coefficients of the equations as written, without intercepts, by least squares over languages.
+
+    β₁ = Σ TA/Σ T², β₂ = Σ AR/Σ A², γ = Σ (D/R)/Σ (1/R²). Their units are those of A/T, R/A and DR.
+    """
+    t, a, r, d = (np.asarray(values, dtype=np.float64) for values in (T, A, R, D))
+    return StructuralModel(float(t @ a / (t @ t)), float(a @ r / (a @ a)), float((d / r).sum() / (r**-2.0).sum()))
+
+
 SEED_MODEL = StructuralModel(beta_ta=0.92, beta_ar=0.85, gamma=1.5)
