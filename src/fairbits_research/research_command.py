@@ -1,5 +1,6 @@
 """The command `research`: a list of all experiments with their results, or one experiment run and shown."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +18,8 @@ from fairbits.cli.options import (
     GroupOrChannel,
     Json,
     Languages,
+    OutlierKappa,
+    OutlierLayers,
     Seed,
     Sequence,
     TextFrom,
@@ -25,6 +28,7 @@ from fairbits.cli.options import (
     flag,
     out_option,
     parse_group,
+    parse_layers,
     split_names,
     write_out,
 )
@@ -74,6 +78,15 @@ def research(
             metavar="GROUPS",
         ),
     ] = None,
+    outlier_layers: OutlierLayers = None,
+    outlier_kappa: OutlierKappa = None,
+    insert_outliers: Annotated[
+        str | None,
+        typer.Option(
+            help="Give blocks this κ first, at the same function, such as 3:125,7:148 (BLOOM, Llama, Mistral, Qwen).",
+            metavar="BLOCK:KAPPA",
+        ),
+    ] = None,
     models: Annotated[
         Path | None,
         typer.Option(help="training-choices: the directory with the models of training/arms.py.", metavar="DIR"),
@@ -93,6 +106,7 @@ def research(
     Examples:
       fairbits research
       fairbits research null-controls
+      fairbits research correlations --model ./model --languages eng,fra,hin,ara --outlier-layers 5,21,22
       fairbits research outliers --model ./model --text texts --device cpu
     """
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
@@ -127,6 +141,9 @@ def research(
         "device": compute.device_here(device, cluster),
         "shares": _parse_shares(shares),
         "groups": groups,
+        "outlier_layers": parse_layers(outlier_layers),
+        "outlier_kappa": outlier_kappa,
+        "insert_outliers": parse_insertion(insert_outliers),
     }
     left = dict(zip(names, places, strict=True))
     if resume:
@@ -151,6 +168,19 @@ def _parse_shares(text: str | None) -> dict[str, float] | None:
     if isinstance(weights, str) or not all(share > 0 for share in weights.values()):
         raise InputError(f"--shares is {text!r:.60}; it must be a positive number per language: eng=0.4,fra=0.2")
     return {user_language(name).code: share for name, share in weights.items()}
+
+
+def parse_insertion(text: str | None) -> dict[int, float] | None:
+    """Returns the κ that each block gets.
+
+    >>> parse_insertion("3:125,7:148")
+    {3: 125.0, 7: 148.0}
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+:\d+(\.\d+)?(,\d+:\d+(\.\d+)?)*", text):
+        raise InputError(f"--insert-outliers is {text!r:.40}; it must be BLOCK:KAPPA, such as 3:125,7:148")
+    return {int(block): float(kappa) for block, kappa in (pair.split(":") for pair in text.split(","))}
 
 
 def _run(
@@ -233,8 +263,10 @@ def result_panel(result: Result) -> Group:
 
 def _table(table: ResultTable) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
+    rows = [tuple(map(cell_text, row)) for row in table.rows]
     for i, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if i == 0 else "right")
-    for row in table.rows:
-        shown.add_row(*map(cell_text, row))
+        words = i == 0 or all(row[i][:1].isalpha() for row in rows)
+        shown.add_column(column, justify="left" if words else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
     return shown

@@ -8,14 +8,13 @@ import numpy as np
 from fairbits.api.sweep import Sweep
 from fairbits.auditing.record import HEADLINE
 from fairbits.comparison.critical_bits import FLOOR, CriticalBits, crossing
-from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD, critical_bits
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.correlation import Correlation, spearman
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, interval_of_draws
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, outlier_blocks
+from fairbits_research.experiments.laboratory import Laboratory, knob_kappa
 from fairbits_research.experiments.result import (
     Answer,
     Judgement,
@@ -79,45 +78,93 @@ Sweeps = Mapping[tuple[str, str], WidthSweep]
 
 
 def bit_threshold(laboratory: Laboratory) -> Result:
-    """Returns the result: does the largest κ set the width at which languages diverge, and κ_eff that of each one?"""
-    added = outliers_to_add(laboratory.lab())
-    swept = _sweeps(laboratory, {VARIANT: laboratory.with_outliers(added), PLAIN: laboratory.setting.model})
-    kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in (PLAIN, VARIANT)}
-    expected = critical_bits(kappa[VARIANT]) - critical_bits(kappa[PLAIN])
-    moves = {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
-    answer = all_of([is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS])
+    """Returns the result: does the largest κ set the width at which languages diverge, and κ_eff that of each one?
+
+    A model with outliers of its own, or into which none can be inserted, is measured as it is.
+    """
+    models, note = models_to_sweep(laboratory)
+    swept = _sweeps(laboratory, models)
+    kappa = {name: swept[name, "absmax"].sweep.max_kappa for name in models}
+    alone = VARIANT not in models
+    moves = {} if alone else {clip: swept[VARIANT, clip].bits_above(swept[PLAIN, clip]) for clip in CLIPS}
+    answer, expected = _judge(swept, moves, kappa)
     because = _because(swept, kappa)
+    lab = laboratory.lab()
     return describe(
         "bit-threshold",
         design=(
             f"Rounding to nearest at {BITS[0]} to {BITS[-1]} bits, with α at the largest weight and with the α of "
-            "least squared error, of the model and of a variant with the same function and two blocks of high κ. B* is "
+            f"least squared error, of the model{'' if alone else AND_VARIANT}. B* is "
             f"the width at which damage, or the gap, crosses {THRESHOLD:g} bits per byte. κ_eff weighs the κ of blocks "
             "by the norm of their outputs on calibration text. Intervals by resampling documents, the same in all "
-            f"runs, n = {moves['absmax'].n}; Spearman over languages."
+            f"runs, n = {swept[PLAIN, 'absmax'].gaps[0].estimate.n}; Spearman over languages. {lab.outlier_text()}"
         ),
         subject=laboratory.subject(
-            bits=list(BITS), threshold=THRESHOLD, outliers={str(k): v for k, v in added.items()}
+            bits=list(BITS), threshold=THRESHOLD, max_kappa=kappa, **laboratory.outlier_settings()
         ),
         answer=answer,
-        verdict=f"{sentence(because)}; the documents expect {expected:.1f} bits more.",
-        meaning=_meaning(swept),
+        verdict=f"{sentence(because)}; the documents expect {_expected_text(kappa)}.",
+        meaning=_meaning(swept, next(iter(models))),
         tables=(_gap_table(swept), _width_table(swept, moves), _language_table(swept)),
         figure=_figure(swept),
-        judgements=(Judgement("001-17", answer, because, _numbers(swept, moves) | {"expected_move": expected}),),
+        judgements=(Judgement("001-17", answer, because, _numbers(swept, moves) | expected),),
         power=_power(swept),
+        notes=(note,) if note else (),
     )
 
 
-def outliers_to_add(lab: ModelLab) -> dict[int, float]:
-    """Returns the blocks that get outliers and their κ; raises if the model has outliers already."""
+AND_VARIANT = ", and of a variant with the same function and two blocks of high κ"
+ONE_MODEL = "One model can contradict the expected width, but not show that κ is its cause."
+
+
+def models_to_sweep(laboratory: Laboratory) -> tuple[dict[str, str], str]:
+    """Returns the models by name and a note: the variant with outliers first, if there is one, then the model."""
+    setting, lab = laboratory.setting, laboratory.lab()
     most = float(lab.kappa.max())
+    if setting.insert_outliers is not None:
+        return {VARIANT: laboratory.model, PLAIN: setting.model}, ""
     if most > OUTLIER_KAPPA_THRESHOLD:
-        raise InputError(
-            f"max κ is {most:.3g}; this experiment adds outlier weights to a model without them: "
-            f"give one with max κ below {OUTLIER_KAPPA_THRESHOLD:g}"
-        )
-    return outlier_blocks(lab.n_blocks)
+        return {
+            PLAIN: setting.model
+        }, f"The model has max κ {most:.3g} of its own and is measured as it is. {ONE_MODEL}"
+    variant, note = laboratory.knob(knob_kappa(lab.n_blocks))
+    if variant is None:
+        return {PLAIN: setting.model}, f"{note} The model is measured as it is. {ONE_MODEL}"
+    return {VARIANT: variant, PLAIN: setting.model}, ""
+
+
+def _judge(swept: Sweeps, moves: Mapping[str, Estimate], kappa: Mapping[str, float]) -> tuple[Answer, dict[str, float]]:
+    """Returns the answer, and the number that the documents expect: how far the width moves, or where it lies."""
+    if not moves:
+        widths = [swept[PLAIN, clip].width for clip in CLIPS]
+        answers = [is_expected_width(width, expected_range(kappa[PLAIN])) for width in widths]
+        return all_of(answers), {"expected_width": critical_bits(kappa[PLAIN])}
+    expected = critical_bits(kappa[VARIANT]) - critical_bits(kappa[PLAIN])
+    answers = [is_set_by_kappa(swept[VARIANT, clip].width, moves[clip], expected=expected) for clip in CLIPS]
+    return all_of(answers), {"expected_move": expected}
+
+
+def _expected_text(kappa: Mapping[str, float]) -> str:
+    if VARIANT in kappa:
+        return f"{critical_bits(kappa[VARIANT]) - critical_bits(kappa[PLAIN]):.1f} bits more"
+    return "{:.1f} to {:.1f} bits for this κ".format(*expected_range(kappa[PLAIN]))
+
+
+def expected_range(kappa: float) -> tuple[float, float]:
+    """Returns between which widths the documents expect languages to diverge: one bit, up to `critical_bits`.
+
+    >>> expected_range(164)
+    (5.0, 6.0)
+    """
+    return critical_bits(kappa) - 1, critical_bits(kappa)
+
+
+def is_expected_width(width: CriticalBits, expected: tuple[float, float]) -> Answer:
+    """Returns whether a width is as expected: undecided if its interval is WIDE, not supported if it lies outside."""
+    low, high = expected
+    if width.low > high or width.high < low:
+        return Answer.NOT_SUPPORTED
+    return Answer.UNDECIDED if width.high - width.low > WIDE else Answer.SUPPORTED
 
 
 def is_set_by_kappa(width: CriticalBits, move: Estimate, *, expected: float) -> Answer:
@@ -125,11 +172,7 @@ def is_set_by_kappa(width: CriticalBits, move: Estimate, *, expected: float) -> 
 
     Not supported if its interval excludes the expected range, or if it certainly moved by less than half.
     """
-    low, high = EXPECTED
-    place = Answer.SUPPORTED if width.low <= high and width.high >= low else Answer.NOT_SUPPORTED
-    if place is Answer.SUPPORTED and width.high - width.low > WIDE:
-        place = Answer.UNDECIDED
-    return all_of([place, is_above(move, expected / 2)])
+    return all_of([is_expected_width(width, EXPECTED), is_above(move, expected / 2)])
 
 
 def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
@@ -144,7 +187,7 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
         for j, bits in enumerate(BITS):
             laboratory.report("sweeping widths", i * len(BITS) + j, len(cells) * len(BITS))
             by_bits[bits] = lab.rounding_damage(bits, clip=CLIPS[clip])
-    pattern = laboratory.lab().pattern(*HEADLINE)
+    pattern = laboratory.lab(models[PLAIN]).pattern(*HEADLINE)
     return {
         (name, clip): WidthSweep(
             Sweep(models[name], "", clip, {}, "loss", by_bits, {}, THRESHOLD, float(kappa[name].max())),
@@ -156,30 +199,34 @@ def _sweeps(laboratory: Laboratory, models: Mapping[str, str]) -> Sweeps:
 
 
 def _because(swept: Sweeps, kappa: Mapping[str, float]) -> str:
-    parts = [
-        f"{swept[VARIANT, clip].width.text(BITS)} bits instead of {swept[PLAIN, clip].width.text(BITS)} ({clip})"
-        for clip in CLIPS
-    ]
-    high, low = number_text(kappa[VARIANT]), number_text(kappa[PLAIN])
-    return f"with max κ {high} instead of {low} languages diverge at {', '.join(parts)}"
+    low = number_text(kappa[PLAIN])
+    plain = {clip: f"{swept[PLAIN, clip].width.text(BITS)}" for clip in CLIPS}
+    if VARIANT not in kappa:
+        return f"with max κ {low} languages diverge at " + ", ".join(
+            f"{at} bits ({clip})" for clip, at in plain.items()
+        )
+    parts = [f"{swept[VARIANT, clip].width.text(BITS)} bits instead of {plain[clip]} ({clip})" for clip in CLIPS]
+    return f"with max κ {number_text(kappa[VARIANT])} instead of {low} languages diverge at {', '.join(parts)}"
 
 
 def _numbers(swept: Sweeps, moves: Mapping[str, Estimate]) -> dict[str, float]:
-    widths = {f"width_{clip.replace(' ', '_')}": swept[VARIANT, clip].width.value for clip in CLIPS}
+    name = VARIANT if moves else PLAIN
+    widths = {f"width_{clip.replace(' ', '_')}": swept[name, clip].width.value for clip in CLIPS}
     return widths | {f"move_{clip.replace(' ', '_')}": move.value for clip, move in moves.items()}
 
 
-def _meaning(swept: Sweeps) -> str:
-    first, second = sorted(CLIPS, key=lambda clip: swept[VARIANT, clip].width.value)
-    saved = swept[VARIANT, second].width.value - swept[VARIANT, first].width.value
+def _meaning(swept: Sweeps, name: str) -> str:
+    first, second = sorted(CLIPS, key=lambda clip: swept[name, clip].width.value)
+    saved = swept[name, second].width.value - swept[name, first].width.value
     where = (
         f"{saved:.1f} bits lower with {first} than with {second}"
         if saved >= SAME
         else "at the same width with both clips"
     )
+    who = "With outlier weights languages" if name == VARIANT else "Languages"
     return (
-        f"With outlier weights languages diverge {where}. Find the width with fairbits sweep on your own text: it "
-        "depends on the threshold and the text, not on κ alone."
+        f"{who} diverge {where}. Find the width with fairbits sweep on your own text: it depends on the threshold and "
+        "the text, not on κ alone."
     )
 
 
@@ -203,15 +250,16 @@ def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> ResultTable:
 
 def _language_table(swept: Sweeps) -> ResultTable:
     languages = swept[PLAIN, "absmax"].sweep.widths
+    names = dict.fromkeys(name for name, _ in reversed(swept))
     rows = [
         (
             code,
-            *(number_text(swept[name, "absmax"].kappa_eff[code]) for name in (PLAIN, VARIANT)),
+            *(number_text(swept[name, "absmax"].kappa_eff[code]) for name in names),
             *(sweep.sweep.widths[code].text(BITS) for sweep in swept.values()),
         )
         for code in languages
     ]
-    columns = ("language", f"κ_eff {PLAIN}", f"κ_eff {VARIANT}", *(f"B* {name}, {clip}" for name, clip in swept))
+    columns = ("language", *(f"κ_eff {name}" for name in names), *(f"B* {name}, {clip}" for name, clip in swept))
     return ResultTable("The width that each language needs", columns, tuple(rows))
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.forward.statistics import column_errors
 from fairbits.kurtosis.certificate import certificate
-from fairbits.kurtosis.checklist import outliers_above_threshold
+from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments.laboratory import OUTLIER_KAPPA, Laboratory, ModelLab, language_values
+from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab, knob_kappa, language_values
 from fairbits_research.experiments.result import (
     Answer,
     Cell,
@@ -65,11 +65,15 @@ class Case:
 
 def bounds(laboratory: Laboratory) -> Result:
     """Returns the result: do the bounds on disparity hold?"""
-    n = laboratory.lab().n_blocks
-    subject = laboratory.subject(schemes=[f"{bits} bits, {clip}" for bits, clip in SCHEMES])
-    blocks = sorted({n // 4, 7 * n // 12})
-    variant = laboratory.with_outliers(dict(zip(blocks, OUTLIER_KAPPA, strict=False)))
-    models = {"unchanged": None, f"κ {', '.join(f'{k:g}' for k in OUTLIER_KAPPA[: len(blocks)])}": variant}
+    schemes = [f"{bits} bits, {clip}" for bits, clip in SCHEMES]
+    subject = laboratory.subject(schemes=schemes, **laboratory.outlier_settings())
+    lab = laboratory.lab()
+    outliers, added = lab.outlier_text(), knob_kappa(lab.n_blocks)
+    variant, note = None, "The model has blocks with κ over 100 already, so that none were added."
+    if lab.kappa.max() <= OUTLIER_KAPPA_THRESHOLD:
+        variant, note = laboratory.knob(added)
+    names = f"κ {', '.join(f'{kappa:g}' for kappa in added.values())}"
+    models = {"unchanged": None} | ({} if variant is None else {names: variant})
     cases: list[Case] = []
     for i, (name, model) in enumerate(models.items()):
         lab = laboratory.lab(model)
@@ -87,12 +91,11 @@ def bounds(laboratory: Laboratory) -> Result:
     return describe(
         "bounds",
         design=(
-            f"The unchanged model, and the same function with κ = {' and '.join(f'{k:g}' for k in OUTLIER_KAPPA)} in "
-            f"blocks {' and '.join(map(str, blocks))}; rounded to nearest at 4 and 3 bits, with scales set by the "
-            "largest weight and with the exact clip. The bounded quantities are Σ ā·MSE by block, the documents' own "
-            "model; Σ p·m over input channels, weighted by E[x²]; and the measured gap in bits per byte, which "
-            "violates a bound if its interval lies above it. |g′| = 0.1 as written; the revised formula needs blocks "
-            "with κ > 100 and is given the r of the damage that it estimates."
+            f"The unchanged model{_and_variant(added) if variant else ''}; rounded to nearest at 4 and 3 bits, with "
+            "scales set by the largest weight and with the exact clip. The bounded quantities are Σ ā·MSE by block, "
+            "the documents' own model; Σ p·m over input channels, weighted by E[x²]; and the measured gap in bits per "
+            "byte, which violates a bound if its interval lies above it. |g′| = 0.1 as written; the revised formula "
+            f"needs outlier blocks and is given the r of the damage that it estimates. {outliers}"
         ),
         subject=subject,
         answer=answer,
@@ -111,7 +114,13 @@ def bounds(laboratory: Laboratory) -> Result:
         ),
         tables=(_table(cases), _counts(cases)),
         figure=_figure(cases),
+        notes=(note,) if note else (),
     )
+
+
+def _and_variant(added: Mapping[int, float]) -> str:
+    kappas, blocks = (" and ".join(f"{number:g}" for number in numbers) for numbers in (added.values(), added))
+    return f", and the same function with κ = {kappas} in blocks {blocks}"
 
 
 def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
@@ -140,18 +149,17 @@ def _cases(lab: ModelLab, model: str, bits: int, clip: Clip) -> Iterator[Case]:
         (THEOREM, DAMAGE): theorem,
         (TV_BLOCK, BY_BLOCK): max(tv_bound(p, q, errors=mse) for p in share for q in share),
         (TV_CHANNEL, BY_CHANNEL): proved.certified,
-        **revised(share, lab.kappa, damage=language_values(frame)),
+        **revised(share, lab.kappa, damage=language_values(frame), outliers=lab.outliers.blocks or ()),
     }
     for (name, quantity), bound in values_of.items():
         yield Case(model, f"{bits} bits, {clip}", name, quantity, quantities[quantity], bound)
 
 
-def revised(share: Floats, kappa: Floats, *, damage: Floats) -> dict[tuple[str, str], float]:
+def revised(share: Floats, kappa: Floats, *, damage: Floats, outliers: Blocks) -> dict[tuple[str, str], float]:
     """Returns the revised formula's estimate of the gap; nothing where there is no outlier block or no r."""
-    outliers = outliers_above_threshold(kappa).blocks
-    if not outliers or len(damage) < 4:
-        return {}
     used = share[:, list(outliers)].sum(axis=1)
+    if not 0 < len(outliers) < len(kappa) or len(damage) < 4 or np.ptp(damage) == 0:
+        return {}
     r = pearson(used, damage).estimate.value
     spread = float(np.ptp(used)), float(np.ptp(kappa))
     return {(REVISED, DAMAGE): revised_estimate(r, spread[0], kappa_range=spread[1], C=C_REVISED)}

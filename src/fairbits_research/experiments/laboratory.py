@@ -20,6 +20,7 @@ from fairbits.forward.points import Measure, PointKind
 from fairbits.forward.statistics import ActivationStatistics, collect_statistics
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import TokenizedText
+from fairbits.kurtosis.checklist import OutlierBlocks, outlier_blocks
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
@@ -36,10 +37,18 @@ from fairbits_research.experiments.result import ExperimentSubject, estimate_tex
 from fairbits_research.outliers.outlier_writer import directory_with_outliers
 
 UNIT = "bits_per_byte"
-RECORDED = ("group", "sequence", "calibration")
-"""Settings that every result records."""
+RECORDED = ("group", "sequence", "calibration", "outlier_layers", "outlier_kappa", "insert_outliers")
+"""Settings that every result records where they are given."""
 OUTLIER_KAPPA = 125.0, 148.0
 """The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
+RULES = {
+    "named": "named by the user",
+    "threshold": "with κ over {threshold:.3g}, as requested",
+    "research_notes": "with κ over {threshold:.3g}, the research notes' cut-off",
+    "robust": "with κ over {threshold:.3g}, far above that of the other blocks (robust rule)",
+    "inserted": "inserted on request",
+}
+"""How outlier blocks were chosen, by rule."""
 Blocks = tuple[int, ...]
 """A set of blocks, sorted."""
 
@@ -52,6 +61,9 @@ class Setting:
     and `calibration` are tokens per language of the evaluation and of the calibration split. `seed` decides which text
     is used and everything that is random. `shares` are the languages' shares of the training text, where known, and
     `groups` high- and low-resource languages.
+
+    Outlier blocks are `outlier_layers`, or those with κ above `outlier_kappa`; without either, those with κ > 100, or
+    those that stand out if there are none. `insert_outliers` gives blocks a κ, at the same function.
     """
 
     model: str = "embedded:tiny"
@@ -65,9 +77,30 @@ class Setting:
     device: str = AUTO
     shares: Mapping[str, float] | None = None
     groups: NamedGroups | None = None
+    outlier_layers: Sequence[int] | None = None
+    outlier_kappa: float | None = None
+    insert_outliers: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", resolve_device(self.device))
+
+    def outliers(self, kappa: Floats) -> OutlierBlocks:
+        """Returns which blocks with these κ are outlier blocks; inserted ones where the rule does not find them."""
+        chosen = outlier_blocks(kappa, layers=self.outlier_layers, threshold=self.outlier_kappa)
+        inserted = tuple(sorted(self.insert_outliers or ()))
+        if chosen.rule in ("named", "threshold") or set(inserted) <= set(chosen.blocks or ()):
+            return chosen
+        return OutlierBlocks("inserted", None, inserted, "Inserted on request.")
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The settings that every result records, as JSON has them."""
+        values = {name: getattr(self, name) for name in RECORDED}
+        if self.insert_outliers is not None:
+            values["insert_outliers"] = {str(block): kappa for block, kappa in sorted(self.insert_outliers.items())}
+        if self.outlier_layers is not None:
+            values["outlier_layers"] = list(self.outlier_layers)
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def evaluation_text(self) -> TextRequest:
@@ -113,6 +146,11 @@ class ModelLab:
         """The number of blocks."""
         return len(self.linear_layers)
 
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stack of every block: encoder or decoder."""
+        return tuple(block.stack for block in self.checkpoint.architecture.blocks)
+
     @cached_property
     def moments(self) -> ModelMoments:
         """The moments of the weights."""
@@ -122,6 +160,19 @@ class ModelLab:
     def kappa(self) -> Floats:
         """The excess kurtosis of every block."""
         return np.array([block.kappa for block in self.moments.blocks])
+
+    @cached_property
+    def outliers(self) -> OutlierBlocks:
+        """The outlier blocks, and the rule that chose them."""
+        return self.setting.outliers(self.kappa)
+
+    def outlier_text(self) -> str:
+        """Returns a sentence that says which blocks are outlier blocks, their κ, and by which rule."""
+        chosen = self.outliers
+        if not chosen.blocks:
+            return "The model has no outlier blocks."
+        blocks = ", ".join(f"{block} (κ {self.kappa[block]:.3g})" for block in chosen.blocks)
+        return f"Outlier blocks: {blocks}; {RULES[chosen.rule].format(threshold=chosen.threshold)}."
 
     @cached_property
     def measurements(self) -> ActivationStatistics:
@@ -249,12 +300,55 @@ class Laboratory:
         setting = self.setting
         return corpus_for(Checkpoint(setting.model), languages=setting.languages, text=setting.text)
 
+    @cached_property
+    def model(self) -> str:
+        """The model that is measured: that of the setting, with outliers where their insertion was requested."""
+        setting = self.setting
+        if setting.insert_outliers is None:
+            return setting.model
+        try:
+            return self.with_outliers({})
+        except InputError as problem:
+            raise InputError(
+                f"outliers cannot be inserted: {problem}; leave out --insert-outliers, and name the model's own "
+                "outlier blocks (--outlier-layers 5,21,22) or give a cut-off (--outlier-kappa 40)"
+            ) from None
+
     def lab(self, model: str | None = None) -> ModelLab:
         """Returns the lab of the model, or of a variant of it."""
-        wanted = self.setting.model if model is None else model
+        wanted = self.model if model is None else model
         if self._lab is None or self._lab.checkpoint.target != wanted:
             self._lab = ModelLab(wanted, self.setting, self.corpus, self.report)
         return self._lab
+
+    def release(self) -> None:
+        """Forgets the model in memory before another is loaded; what `subject` needs of it is kept."""
+        if self._lab is not None:
+            _ = self._size
+            self._lab = None
+
+    @property
+    def outliers(self) -> Blocks:
+        """The outlier blocks of the model, maybe none."""
+        return self.lab().outliers.blocks or ()
+
+    def require_outliers(self) -> Blocks:
+        """Returns the outlier blocks of the model; raises with what to do if it has none."""
+        blocks, lab = self.outliers, self.lab()
+        if not blocks:
+            why = "its blocks are too few to tell" if lab.outliers.blocks is None else "none is above the cut-off"
+            raise InputError(
+                f"{self.setting.model} has no outlier blocks: max κ is {lab.kappa.max():.3g} in block "
+                f"{lab.kappa.argmax()}, and {why}. Name blocks (--outlier-layers {lab.kappa.argmax()}), give a lower "
+                "cut-off (--outlier-kappa 3), or insert outliers at the same function (--insert-outliers "
+                f"{','.join(f'{block}:{kappa:g}' for block, kappa in knob_kappa(lab.n_blocks).items())})"
+            )
+        if len(blocks) == lab.n_blocks:
+            raise InputError(
+                f"all {len(blocks)} blocks of {self.setting.model} are outlier blocks, so that all activation is in "
+                "them; name fewer, or give a higher cut-off"
+            )
+        return blocks
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -287,19 +381,26 @@ class Laboratory:
         except InputError as unknown:
             return None, str(unknown)
 
-    def outlier_variant(self) -> str:
-        """Returns the variant with two outlier blocks."""
-        return self.with_outliers(outlier_blocks(self.lab().n_blocks))
-
     def with_outliers(self, kappa: Mapping[int, float]) -> str:
-        """Returns a variant of the model that computes the same function and whose blocks have the given κ."""
+        """Returns a variant of the model that computes the same function and whose blocks have the given κ.
+
+        Blocks for which insertion was requested have theirs too. Raises where exact rescaling is not known.
+        """
         model = self.setting.model
-        wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(kappa.items()))
-        if embedded_languages(model) is not None:
-            if "?" in model:
-                raise InputError(f"{model} is itself a variant; give the model it was made from")
-            return f"{model}?outliers={wanted}"
-        return str(directory_with_outliers(Checkpoint(model), kappa))
+        added = {**(self.setting.insert_outliers or {}), **kappa}
+        wanted = ",".join(f"{block}:{value:g}" for block, value in sorted(added.items()))
+        if embedded_languages(model) is None:
+            return str(directory_with_outliers(Checkpoint(model), added))
+        if "?" in model:
+            raise InputError(f"{model} is itself a variant; give the model it was made from")
+        return Checkpoint(f"{model}?outliers={wanted}").target  # which writes it, or raises
+
+    def knob(self, kappa: Mapping[int, float]) -> tuple[str | None, str]:
+        """Returns a variant with the given κ and no note, or None and a note why there is none."""
+        try:
+            return self.with_outliers(kappa), ""
+        except InputError as problem:
+            return None, f"No outliers were inserted: {problem}."
 
     def report(self, what: str, done: float, total: float) -> None:
         """Reports progress."""
@@ -308,21 +409,37 @@ class Laboratory:
 
     def subject(self, seeds: Sequence[int] = (), **settings: Any) -> ExperimentSubject:
         """Returns what the experiment is run on, for its result."""
-        setting, lab = self.setting, self.lab()
+        checkpoint = Checkpoint(self.setting.model)
+        languages, documents, tokens = self._size
         return ExperimentSubject(
-            model=lab.checkpoint.target,
-            fingerprint=lab.checkpoint.fingerprint,
+            model=checkpoint.target,
+            fingerprint=checkpoint.fingerprint,
             text=self.corpus.name,
-            languages=len(lab.text.languages),
-            documents=len(lab.text.lang),
-            tokens=int(lab.trial.predicted.sum()),
-            seeds=tuple(seeds) or (setting.seed,),
-            settings={name: getattr(setting, name) for name in RECORDED} | settings,
+            languages=languages,
+            documents=documents,
+            tokens=tokens,
+            seeds=tuple(seeds) or (self.setting.seed,),
+            settings=self.setting.recorded | settings,
         )
 
+    def outlier_settings(self) -> dict[str, Any]:
+        """Returns the outlier blocks, their κ and the rule, for the subject of a result."""
+        lab = self.lab()
+        return {
+            "outliers": {str(block): float(lab.kappa[block]) for block in self.outliers},
+            "outlier_rule": lab.outliers.rule,
+            "outlier_threshold": lab.outliers.threshold,
+        }
 
-def outlier_blocks(n: int) -> dict[int, float]:
-    """Returns which of n blocks get outliers in a variant, and their κ."""
+    @cached_property
+    def _size(self) -> tuple[int, int, int]:
+        """The number of languages, of documents and of predicted tokens."""
+        lab = self.lab()
+        return len(lab.text.languages), len(lab.text.lang), int(lab.trial.predicted.sum())
+
+
+def knob_kappa(n: int) -> dict[int, float]:
+    """Returns the κ that two of n blocks get where an experiment varies outliers: at a quarter and at 7/12."""
     return dict(zip((n // 4, 7 * n // 12), OUTLIER_KAPPA, strict=True))
 
 

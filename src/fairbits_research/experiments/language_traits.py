@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairbits.api.audit import MEASURES, PATTERNS, language_redundancy
+from fairbits.auditing.record import HEADLINE
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.forward.points import Measure, PointKind
 from fairbits.forward.statistics import ActivationStatistics
 from fairbits.kurtosis.redundancy import Redundancy
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.embedded import embedded_languages
 from fairbits.models.scales.scheme import Clip
 from fairbits.quantization.gptq.block_rounding import matrix
 from fairbits.stats.frame import LanguageFrame
@@ -30,13 +30,14 @@ from fairbits.text.documents import seeded_hash
 from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import language_from_code
 from fairbits.text.tokenization import tokenization
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab, Setting, language_values, outlier_blocks
-from fairbits_research.experiments.result import ResultTable, number_text
+from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab, Setting, language_values
+from fairbits_research.experiments.result import ResultTable, estimate_text, number_text
 
 OWN, MANY, KNOWN = "own", "many", "known"
 """The model's own languages, many of the declaration, and those of them that the model knows."""
-ACTIVATION: tuple[PointKind, Measure] = "mlp", "norm"
-"""What the research notes call activation: the mean norm of the output of a block's MLP."""
+POINT_NAMES: Mapping[PointKind, str] = {"block": "block", "mlp": "MLP", "attention": "attention"}
+MEASURE_NAMES: Mapping[Measure, str] = {"norm": "norm", "square": "square"}
+NO_OUTLIERS = "the model has no outlier blocks; name some with --outlier-layers, or give a cut-off with --outlier-kappa"
 LEAST_DAMAGE = 1e-3
 """Bits per byte; smaller damage cannot be distinguished from none and would make 1/damage infinite."""
 TREATMENTS: Mapping[str, tuple[int, Clip]] = {
@@ -63,18 +64,22 @@ SCREENING_TOKENS = 128
 class LanguageTraits:
     """Measured traits of languages; arrays follow `languages`, which are sorted like those of every frame.
 
-    `activation` maps (kind, measure) to ā_outlier and `kappa` to κ_eff; `outlier_share` is the frame of the ā_outlier
-    that the documents use. `quality` is T(λ), `proxies` are proxies of redundancy, and `shares` of the training text
-    are known for own languages.
+    ā_outlier and κ_eff are those of the block norm, as in an audit; `outlier_share`, the frame of ā_outlier, is None
+    where the model has no outlier blocks. `activation` and `kappa` have every measure by (kind, measure), and
+    `attention` ā of attention's output in the outlier blocks of the decoder (of all stacks where there is one).
+    `quality` is T(λ), `proxies` are proxies of redundancy, and `shares` of the training text are known for own
+    languages.
     """
 
     among: str
     languages: tuple[str, ...]
     damage: Mapping[str, LanguageFrame]
     dropout: LanguageFrame | None
-    outlier_share: LanguageFrame
+    outlier_share: LanguageFrame | None
+    kappa_frame: LanguageFrame
     activation: Mapping[tuple[PointKind, Measure], Floats]
     kappa: Mapping[tuple[PointKind, Measure], Floats]
+    attention: Floats | None
     base_bits: Floats
     bytes_per_token: Floats
     quality: Floats
@@ -92,14 +97,33 @@ class LanguageTraits:
         return np.array([float(language.script == "Latn") for language in self.catalogued])
 
     @property
+    def outlier_frame(self) -> LanguageFrame:
+        """The frame of ā_outlier; raises where the model has no outlier blocks."""
+        if self.outlier_share is None:
+            raise InputError(NO_OUTLIERS)
+        return self.outlier_share
+
+    @property
     def a(self) -> Floats:
-        """ā_outlier as the documents define it."""
-        return self.activation[ACTIVATION]
+        """ā_outlier = Σ ā_l over the outlier blocks (000-20), with a_l the mean norm of a block's output (000-10)."""
+        if HEADLINE not in self.activation:
+            raise InputError(NO_OUTLIERS)
+        return self.activation[HEADLINE]
 
     @property
     def kappa_eff(self) -> Floats:
-        """κ_eff as the documents define it."""
-        return self.kappa[ACTIVATION]
+        """κ_eff = Σ ā_l κ_l (000-12), with the same ā_l."""
+        return self.kappa[HEADLINE]
+
+    def other_measures(self) -> dict[str, Floats]:
+        """Returns ā_outlier and κ_eff of every measure of activation but the block norm, by name."""
+        both = {"ā_outlier": self.activation, "κ_eff": self.kappa}
+        return {
+            f"{name}, {POINT_NAMES[kind]} {MEASURE_NAMES[way]}": values
+            for name, measured in both.items()
+            for (kind, way), values in measured.items()
+            if (kind, way) != HEADLINE
+        }
 
     @property
     def robustness(self) -> Floats:
@@ -128,7 +152,9 @@ class LanguageTraits:
             languages=tuple(code for code, kept in zip(self.languages, rows, strict=True) if kept),
             damage={name: _restrict(frame, codes) for name, frame in self.damage.items()},
             dropout=None if self.dropout is None else _restrict(self.dropout, codes),
-            outlier_share=_restrict(self.outlier_share, codes),
+            outlier_share=None if self.outlier_share is None else _restrict(self.outlier_share, codes),
+            kappa_frame=_restrict(self.kappa_frame, codes),
+            attention=None if self.attention is None else self.attention[rows],
             shares=None if self.shares is None else self.shares[rows],
             activation={key: values[rows] for key, values in self.activation.items()},
             kappa={key: values[rows] for key, values in self.kappa.items()},
@@ -145,21 +171,51 @@ class LanguageTraits:
         lost = language_values(self.dropout) > LEAST_DAMAGE
         return self.restrict([code for code, loses in zip(self.languages, lost, strict=True) if loses], self.among)
 
-    def table(self) -> ResultTable:
-        """Returns the traits of every language."""
-        columns: dict[str, Floats] = {f"D, {name}": language_values(frame) for name, frame in self.damage.items()}
-        columns |= {f"ā, {kind} {measure}": share for (kind, measure), share in self.activation.items()}
-        columns |= {"κ_eff": self.kappa_eff, "base bits per byte": self.base_bits}
-        columns |= {"bytes per token": self.bytes_per_token, "T": self.quality, **self.proxies}
-        columns |= {} if self.dropout is None else {"R, dropout": self.robustness}
-        columns |= {} if self.shares is None else {"share": self.shares}
-        cells = zip(*(map(number_text, values.tolist()) for values in columns.values()), strict=True)
-        rows = zip(self.catalogued, cells, strict=True)
-        return ResultTable(
-            f"Traits of {self.among} languages",
-            ("language", "script", "family", *columns),
-            tuple((language.code, language.script, language.family, *row) for language, row in rows),
+    def main_table(self, damage: str) -> ResultTable:
+        """Returns the table of the research notes (000-14): ā_outlier, κ_eff and D of every language, least D first."""
+        share, kappa, lost = (
+            frame.by_language() for frame in (self.outlier_frame, self.kappa_frame, self.damage[damage])
         )
+        rows = tuple(
+            (
+                code,
+                estimate_text(share[code]),
+                f"{kappa[code].value:.4g} [{kappa[code].low:.4g}, {kappa[code].high:.4g}]",
+                estimate_text(lost[code]),
+            )
+            for code in sorted(self.languages, key=lambda code: lost[code].value)
+        )
+        title = f"ā_outlier, κ_eff and damage of {self.among} languages"
+        return ResultTable(title, ("language", "ā_outlier", "κ_eff", f"D, {damage}, bits/byte"), rows)
+
+    def tables(self) -> tuple[ResultTable, ...]:
+        """Returns the traits of every language, in tables that fit a terminal."""
+        others = self.other_measures()
+        activation = {} if self.outlier_share is None else {"ā_outlier": self.a}
+        activation |= {name: values for name, values in others.items() if name.startswith("ā")}
+        kappa = {"κ_eff": self.kappa_eff} | {name: values for name, values in others.items() if name.startswith("κ")}
+        damage = {f"D, {name}": language_values(frame) for name, frame in self.damage.items()}
+        tolerance = {} if self.dropout is None else {"R, dropout": self.robustness}
+        text = {"bytes per token": self.bytes_per_token, "T": self.quality}
+        parts: dict[str, dict[str, Floats]] = {
+            "Activation": activation,
+            "Effective kurtosis": kappa,
+            "Damage in bits per byte": damage | {"base loss": self.base_bits},
+            "Redundancy": {**tolerance, **self.proxies},
+            "Text": text if self.shares is None else text | {"share": self.shares},
+        }
+        return tuple(self._table(f"{name} of {self.among} languages", part) for name, part in parts.items() if part)
+
+    def _table(self, title: str, columns: Mapping[str, Floats]) -> ResultTable:
+        cells = zip(*(map(number_text, values.tolist()) for values in columns.values()), strict=True)
+        rows = (
+            (language.code, language.script, language.family or "–", *row)
+            for language, row in zip(self.catalogued, cells, strict=True)
+        )
+        table = ResultTable(title, ("language", "script", "family", *columns), tuple(rows))
+        if "T" in columns:
+            return table
+        return replace(table, columns=("language", *columns), rows=tuple((row[0], *row[3:]) for row in table.rows))
 
 
 def combine_languages(frame: LanguageFrame, coefficients: Mapping[str, float]) -> Estimate | None:
@@ -183,25 +239,24 @@ def measure_all(
 ) -> tuple[list[LanguageTraits], tuple[str, ...]]:
     """Returns the traits of own, many and known languages, and notes; own ones only where text or languages are given.
 
-    They are measured on the variant with outlier blocks, which computes the same function as the model.
+    ā_outlier is that of the model's outlier blocks (`Laboratory.outliers`).
     """
-    model = laboratory.outlier_variant()
     names, (shares, _) = [*treatments], laboratory.shares_or_note()
-    of_own = measure_traits(laboratory.lab(model), OWN, dropout=dropout, treatments=names, shares=shares)
-    laboratory.lab()  # frees the variant
-    of_many, notes = measure_many(laboratory, model, dropout=dropout, treatments=names)
-    return [of_own, *of_many], notes
+    lab = laboratory.lab()
+    of_own = measure_traits(lab, OWN, dropout=dropout, treatments=names, shares=shares)
+    of_many, notes = measure_many(laboratory, dropout=dropout, treatments=names)
+    return [of_own, *of_many], (lab.outlier_text(), *notes)
 
 
 def measure_many(
-    laboratory: Laboratory, model: str, *, dropout: bool, treatments: Sequence[str]
+    laboratory: Laboratory, *, dropout: bool, treatments: Sequence[str]
 ) -> tuple[list[LanguageTraits], tuple[str, ...]]:
     """Returns the traits of known languages, preceded by those of many where known ones are few, and a note on both."""
     many = many_languages(laboratory)
     if many is None:
         return [], ()
     with_many, screening = many
-    traits = measure_traits(with_many.lab(model), MANY, dropout=dropout, treatments=treatments)
+    traits = measure_traits(with_many.lab(), MANY, dropout=dropout, treatments=treatments)
     familiar = [code for code in traits.languages if code in screening.known]
     enough = len(familiar) == len(traits.languages)
     return [*([] if enough else [traits]), traits.restrict(familiar, KNOWN)], (screening.note(),)
@@ -223,16 +278,19 @@ def measure_traits(
     qualities = [pieces[code].quality for code in codes]
     quality = np.array([estimate.value for estimate in qualities if estimate is not None])
     patterns = {(kind, way): _shares(lab, kind, way) for kind in PATTERNS if measured.blocks(kind) for way in MEASURES}
-    outliers = outlier_blocks(lab.n_blocks)
+    outliers, headline = lab.outliers.blocks or (), lab.pattern(*HEADLINE)
+    activation = {k: v[:, _places(measured, k[0], outliers)].sum(axis=1) for k, v in patterns.items() if outliers}
     bits_per_byte = lab.reference_bits()
     return LanguageTraits(
         among=among,
         languages=codes,
         damage=damage,
         dropout=lost,
-        outlier_share=outlier_share(measured, outliers, seed=lab.setting.seed),
-        activation={k: v[:, _places(measured, k[0], outliers)].sum(axis=1) for k, v in patterns.items()},
+        outlier_share=headline.frame(_chosen(lab.n_blocks, outliers)) if outliers else None,
+        kappa_frame=headline.frame(lab.kappa),
+        activation=activation,
         kappa={k: v @ lab.kappa[measured.blocks(k[0])] for k, v in patterns.items()},
+        attention=_decoder_attention(lab, outliers, patterns.get(("attention", "norm"))),
         base_bits=np.array([bits_per_byte[code] for code in codes]),
         bytes_per_token=per_token,
         quality=quality if len(quality) == len(codes) else per_token / per_token.max(),
@@ -241,14 +299,17 @@ def measure_traits(
     )
 
 
-def outlier_share(measured: ActivationStatistics, outliers: Iterable[int], *, seed: int) -> LanguageFrame:
-    """Returns the frame of ā_outlier: Σ activation in the outlier blocks / Σ activation, per document and language."""
-    kind, way = ACTIVATION
-    sums = measured.sums(kind, way)
-    inside = sums[:, _places(measured, kind, outliers)].sum(axis=1)
-    return LanguageFrame(
-        measured.lang, measured.document, values=inside, weights=sums.sum(axis=1), unit="ratio", seed=seed
-    )
+def _chosen(n: int, blocks: Blocks) -> Floats:
+    """Returns 1 for the chosen of n blocks, and 0 for the others."""
+    return np.isin(np.arange(n), blocks).astype(np.float64)
+
+
+def _decoder_attention(lab: ModelLab, outliers: Blocks, shares: Floats | None) -> Floats | None:
+    """Returns ā of attention's output in the decoder's outlier blocks (in all where the model has one stack)."""
+    stacks = lab.stacks
+    blocks = [block for block in outliers if len(set(stacks)) == 1 or stacks[block] == "decoder"]
+    at = _places(lab.measurements, "attention", blocks)
+    return None if shares is None or not len(at) else shares[:, at].sum(axis=1)
 
 
 def _shares(lab: ModelLab, kind: PointKind, way: Measure) -> Floats:
@@ -324,13 +385,11 @@ class LanguageScreening:
 
 
 def many_languages(laboratory: Laboratory) -> tuple[Laboratory, LanguageScreening] | None:
-    """Returns a laboratory with many languages of the declaration; None where text or languages were requested.
-
-    A model that is not embedded has no languages of its own until they are named, so naming them is not a request.
-    """
+    """Returns a laboratory with many languages of the declaration; None where text or languages were requested."""
     setting = laboratory.setting
-    if setting.text is not None or (setting.languages is not None and embedded_languages(setting.model) is not None):
+    if setting.text is not None or setting.languages is not None:
         return None
+    laboratory.release()
     laboratory.report("finding languages the model knows", 0, 1)
     screening = screen_languages(setting.model, setting.sequence, setting.seed, setting.device)
     tokens, calibration = min(setting.tokens, TOKENS_OF_MANY), min(setting.calibration, TOKENS_OF_MANY)

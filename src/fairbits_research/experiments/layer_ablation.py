@@ -7,11 +7,10 @@ from math import comb
 import numpy as np
 
 from fairbits.core.errors import InputError
-from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
-from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab, outlier_blocks
+from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab, knob_kappa
 from fairbits_research.experiments.result import (
     Answer,
     Judgement,
@@ -69,7 +68,7 @@ def layer_ablation(laboratory: Laboratory) -> Result:
     return describe(
         "layer-ablation",
         design=(
-            f"Blocks {_named(blocks)} have κ of {' and '.join(f'{lab.kappa[b]:.0f}' for b in blocks)}. They are "
+            f"{_origin(laboratory, blocks)} Their κ is {', '.join(f'{lab.kappa[b]:.3g}' for b in blocks)}. They are "
             f"rounded to {HIGH} bits and the others to {BITS[0]} or {BITS[1]}, with α at the largest weight and with "
             f"that of least squared error. For comparison, at {BITS[0]} bits, {len(sets)} other sets of {len(blocks)} "
             f"blocks at {HIGH} bits, drawn with seed {laboratory.setting.seed}; {_sharing(sets, blocks)} of them "
@@ -92,18 +91,23 @@ def layer_ablation(laboratory: Laboratory) -> Result:
 
 
 def with_outlier_blocks(laboratory: Laboratory) -> tuple[str, Blocks]:
-    """Returns the model and its outlier blocks (κ > 100); a variant with two of them where it has none."""
-    lab = laboratory.lab()
-    blocks = outliers_above_threshold(lab.kappa).blocks
-    n = lab.n_blocks
+    """Returns the model and its outlier blocks; a variant with two of them where it has none and they can be inserted.
+
+    Raises where they cannot, with what to do.
+    """
+    n, blocks = laboratory.lab().n_blocks, laboratory.outliers
     if n < 4 or (blocks and 2 * len(blocks) > n):
         raise InputError(
-            f"{len(blocks or ())} of {n} blocks are outliers; enough other blocks must remain to protect instead"
+            f"{len(blocks)} of {n} blocks are outliers; enough other blocks must remain to protect instead"
         )
-    if blocks:
-        return laboratory.setting.model, blocks
-    added = outlier_blocks(n)
-    return laboratory.with_outliers(added), tuple(added)
+    added = knob_kappa(n)
+    variant = None if blocks else laboratory.knob(added)[0]
+    return (laboratory.model, laboratory.require_outliers()) if variant is None else (variant, tuple(added))
+
+
+def _origin(laboratory: Laboratory, blocks: Blocks) -> str:
+    inserted = not laboratory.outliers
+    return f"Outliers were inserted into blocks {_named(blocks)}." if inserted else laboratory.lab().outlier_text()
 
 
 def random_sets(n_blocks: int, outliers: Blocks, *, seed: int) -> tuple[Blocks, ...]:

@@ -7,14 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import LOW_KAPPA
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.correlation import spearman
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
-from fairbits_research.experiments.laboratory import Laboratory, ModelLab
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab, knob_kappa
 from fairbits_research.experiments.result import (
     Answer,
     Judgement,
@@ -28,6 +27,7 @@ from fairbits_research.experiments.result import (
     is_above,
     number_text,
 )
+from fairbits_research.experiments.trait_correlation import has_sign
 
 KAPPA = (20.0, 100.0, 500.0)
 """The κ that two blocks get, one value per variant."""
@@ -61,17 +61,29 @@ class OutlierRun:
 
 
 def outliers(laboratory: Laboratory) -> Result:
-    """Returns the result: does disparity need outlier weights, and does it grow with the largest κ?"""
-    kappa = laboratory.lab().kappa
-    levels = outlier_levels(kappa)
-    models = [*map(laboratory.with_outliers, levels), laboratory.setting.model]  # last, because it is used again below
-    runs = list(_runs(laboratory, models))
+    """Returns the result: does disparity need outlier weights, and does it grow with the largest κ?
+
+    Where κ cannot be raised at the same function, blocks of different κ are compared instead.
+    """
+    levels = outlier_levels(laboratory.lab().kappa)
+    if not levels:
+        return _by_block(laboratory, f"The model has max κ {laboratory.lab().kappa.max():.3g}, as much as is tried.")
+    variants = [laboratory.knob(level) for level in levels]
+    why = next((note for model, note in variants if model is None), None)
+    return (
+        _by_block(laboratory, why)
+        if why
+        else _by_variant(laboratory, levels, [model for model, _ in variants if model])
+    )
+
+
+def _by_variant(laboratory: Laboratory, levels: Sequence[Mapping[int, float]], variants: Sequence[str]) -> Result:
+    """Returns the result with outliers as a knob."""
+    runs = list(_runs(laboratory, [*variants, laboratory.model]))  # which is last, because it is used again below
     gentle = list(_low_kappa_runs(laboratory.lab()))
     rises = {cell: row[-1].gap.minus(row[0].gap) for cell, row in _rows(runs).items()}
     judgements = (_causal(rises, runs), _ranking(_rows(runs)))
-    least = all_of([shows_no_gap(run.gap.estimate) for run in gentle])
-    answer = all_of([least, *(judgement.answer for judgement in judgements)])
-    seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
+    least = no_gap_at_low_kappa(gentle)
     return describe(
         "outliers",
         design=(
@@ -82,28 +94,73 @@ def outliers(laboratory: Laboratory) -> Result:
             f"noise, n = {runs[0].gap.estimate.n} documents; models are compared by resampling the same documents."
         ),
         subject=laboratory.subject(bits=list(BITS), kappa=[float(run.kappa) for run in _rows(runs)[ABSMAX, BITS[0]]]),
-        answer=answer,
-        verdict=(
-            f"With no rounded block above κ = {number_text(gentle[0].kappa)} the gap is {seen} bits per byte; "
-            f"{_rises_text(rises)}."
-        ),
+        answer=all_of([least, *(judgement.answer for judgement in judgements)]),
+        verdict=f"{_gentle_text(gentle)}; {_rises_text(rises)}.",
         meaning=_meaning(least, judgements),
-        tables=(_table(runs), _low_kappa_table(gentle), _ranks(_rows(runs), rises)),
+        tables=(_table(runs), *_low_kappa_tables(gentle), _ranks(_rows(runs), rises)),
         figure=_figure(_rows(runs)),
         judgements=judgements,
         power=documents_needed({f"{quantizer}, {bits} bits": rise for (quantizer, bits), rise in rises.items()}),
     )
 
 
+def _by_block(laboratory: Laboratory, why: str) -> Result:
+    """Returns the result without a knob: each block rounded alone, its gap against its κ."""
+    lab, bits = laboratory.lab(), BITS[-1]
+    frames: dict[str, list[LanguageFrame]] = {name: [] for name in CLIPS}
+    for i, (name, block) in enumerate((name, block) for name in CLIPS for block in range(lab.n_blocks)):
+        lab.report("rounding one block", i, len(CLIPS) * lab.n_blocks)
+        frames[name].append(lab.rounding_damage({block: bits}, clip=CLIPS[name]))
+    gaps = {name: [frame.gap() for frame in of_blocks] for name, of_blocks in frames.items()}
+    gentle = list(_low_kappa_runs(lab))
+    least, ranks = no_gap_at_low_kappa(gentle), {name: _rank_of(lab.kappa, gaps[name]) for name in CLIPS}
+    answers = [Answer.UNDECIDED if rho is None else has_sign(rho, 1) for rho in ranks.values()]
+    shown = ", ".join(f"{'unknown' if rho is None else estimate_text(rho)} ({name})" for name, rho in ranks.items())
+    rows = [
+        (block, number_text(float(lab.kappa[block])), *(estimate_text(gaps[name][block]) for name in CLIPS))
+        for block in range(lab.n_blocks)
+    ]
+    return describe(
+        "outliers",
+        design=(
+            f"Each block alone is rounded to {bits} bits, with α at the largest weight and with the α of least squared "
+            f"error, and its gap is compared with its κ over {lab.n_blocks} blocks; only blocks with κ below "
+            f"{LOW_KAPPA:g} are rounded together. {lab.outlier_text()} Disparity is the worst minus the best language, "
+            "corrected for noise. Blocks differ in more than κ, so that this shows no cause."
+        ),
+        subject=laboratory.subject(bits=[bits], kappa=lab.kappa.tolist(), **laboratory.outlier_settings()),
+        answer=all_of([least, *answers]),
+        verdict=f"{_gentle_text(gentle)}; the rank ρ of a block's κ and its gap is {shown} over {lab.n_blocks} blocks.",
+        meaning=_least_text(least),
+        tables=(
+            ResultTable(f"One block at {bits} bits: gap in bits per byte", ("block", "κ", *CLIPS), tuple(rows)),
+            *_low_kappa_tables(gentle),
+        ),
+        figure=ResultFigure(
+            f"The gap when one block is rounded to {bits} bits, by its κ",
+            "κ of the block",
+            "gap, bits per byte",
+            tuple(Series.of_estimates(name, lab.kappa.tolist(), gaps[name]) for name in CLIPS),
+        ),
+        notes=(f"{why} Blocks are compared instead of models.",),
+    )
+
+
+def _rank_of(kappa: Floats, gaps: Sequence[Estimate]) -> Estimate | None:
+    """Returns Spearman's ρ over blocks; None where there are too few, or nothing varies."""
+    gap = np.array([estimate.value for estimate in gaps])
+    return spearman(kappa, gap).estimate if len(gap) >= 4 and min(np.ptp(gap), np.ptp(kappa)) > 0 else None
+
+
 def outlier_levels(kappa: Floats) -> list[dict[int, float]]:
     """Returns the κ that two blocks get in each variant, for all levels above the largest κ of the model."""
-    blocks, most = {len(kappa) // 4, 7 * len(kappa) // 12}, float(kappa.max())
-    levels = [level for level in KAPPA if level > most]
-    if not levels:
-        raise InputError(
-            f"max κ is {most:.3g} already, but this experiment adds at most {KAPPA[-1]:g}; give a model with a lower κ"
-        )
-    return [dict.fromkeys(sorted(blocks), level) for level in levels]
+    blocks, most = sorted(knob_kappa(len(kappa))), float(kappa.max())
+    return [dict.fromkeys(blocks, level) for level in KAPPA if level > most]
+
+
+def no_gap_at_low_kappa(gentle: Sequence[OutlierRun]) -> Answer:
+    """Returns whether there is no gap where only blocks of low κ are rounded; undecided if there are none."""
+    return all_of([shows_no_gap(run.gap.estimate) for run in gentle] or [Answer.UNDECIDED])
 
 
 def shows_no_gap(gap: Estimate) -> Answer:
@@ -139,9 +196,7 @@ def _runs(laboratory: Laboratory, models: Sequence[str]) -> Iterator[OutlierRun]
 def _low_kappa_runs(lab: ModelLab) -> Iterator[OutlierRun]:
     """Yields the runs with only the blocks of low κ rounded; the four intervals share the error probability."""
     low = [block for block, kappa in enumerate(lab.kappa) if kappa < LOW_KAPPA]
-    if not low:
-        raise InputError(f"no block has κ below {LOW_KAPPA:g}; this experiment needs a model with such blocks")
-    cells = [(name, bits) for name in CLIPS for bits in BITS]
+    cells = [(name, bits) for name in CLIPS for bits in BITS] if low else []
     for i, (name, bits) in enumerate(cells):
         lab.report("rounding blocks of low κ", i, len(cells))
         frame = lab.rounding_damage(dict.fromkeys(low, bits), clip=CLIPS[name])
@@ -181,12 +236,22 @@ def _ranking(rows: Mapping[tuple[str, int], Sequence[OutlierRun]]) -> Judgement:
     return Judgement("001-07", widens_with_kappa(steps), because, {"steps": count, "widen": up, "narrow": down})
 
 
-def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
-    causal, _ = judgements
-    first = {Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language."}.get(
+def _gentle_text(gentle: Sequence[OutlierRun]) -> str:
+    if not gentle:
+        return f"No block has κ below {LOW_KAPPA:g}"
+    seen = ", ".join(f"{estimate_text(run.gap.estimate)} ({run.quantizer}, {run.bits} bits)" for run in gentle)
+    return f"With no rounded block above κ = {number_text(gentle[0].kappa)} the gap is {seen} bits per byte"
+
+
+def _least_text(least: Answer) -> str:
+    return {Answer.NOT_SUPPORTED: "A low κ does not guarantee equal treatment: measure every language."}.get(
         least, "Whether a low κ is safe is undecided: measure every language."
     )
-    return f"{first} " + {
+
+
+def _meaning(least: Answer, judgements: Sequence[Judgement]) -> str:
+    causal, _ = judgements
+    return f"{_least_text(least)} " + {
         Answer.SUPPORTED: "Outlier weights make it worse under every quantizer: look for them before quantizing.",
         Answer.NOT_SUPPORTED: "Outlier weights widen it at most with α at the largest weight.",
     }.get(causal.answer, "Whether outlier weights widen it under every quantizer is undecided.")
@@ -202,13 +267,10 @@ def _table(runs: Sequence[OutlierRun]) -> ResultTable:
     return ResultTable("Gap and spread in bits per byte; all models compute the same function", columns, tuple(rows))
 
 
-def _low_kappa_table(gentle: Sequence[OutlierRun]) -> ResultTable:
+def _low_kappa_tables(gentle: Sequence[OutlierRun]) -> tuple[ResultTable, ...]:
     rows = [(r.quantizer, r.bits, number_text(r.kappa), estimate_text(r.gap.estimate)) for r in gentle]
-    return ResultTable(
-        f"Only blocks with κ below {LOW_KAPPA:g} rounded ({1 - DOUBT / len(gentle):.2%} intervals)",
-        ("quantizer", "bits", "max κ", "gap"),
-        tuple(rows),
-    )
+    title = f"Only blocks with κ below {LOW_KAPPA:g} rounded ({1 - DOUBT / max(1, len(gentle)):.2%} intervals)"
+    return (ResultTable(title, ("quantizer", "bits", "max κ", "gap"), tuple(rows)),) if rows else ()
 
 
 def _ranks(

@@ -86,12 +86,42 @@ def correlate(
     )
 
 
-def correlation_table(title: str, correlations: Sequence[TraitCorrelation]) -> ResultTable:
-    """Returns the correlations as a table, with p values adjusted by Holm for all of them."""
-    adjusted = holm([correlation.p for correlation in correlations]).tolist()
-    columns = ("languages", "n", "of", "with", "r", "r, bootstrap", "rank ρ", "p", "p, Holm", "r given", "given")
-    rows = tuple(_row(correlation, p) for correlation, p in zip(correlations, adjusted, strict=True))
-    return ResultTable(title, columns, rows)
+def correlation_tables(title: str, correlations: Sequence[TraitCorrelation]) -> tuple[ResultTable, ...]:
+    """Returns the correlations as tables that fit a terminal; p values are adjusted by Holm for all of them.
+
+    The second, where there is one, has the bootstrap interval and r given other traits.
+    """
+    adjusted = holm([correlation.p for correlation in correlations]).tolist() if correlations else []
+    same = len({c.y for c in correlations}) == 1  # then the title says with what, which leaves room in a terminal
+    title = f"{title}, with {correlations[0].y}" if same else title
+    pairs = {c: (f"{c.r.n} {c.among}", c.x, *(() if same else (c.y,))) for c in correlations}
+    rows: list[tuple[Cell, ...]] = [
+        (*pairs[c], r_text(c.r), r_text(c.ranks), number_text(c.p), number_text(p))
+        for c, p in zip(correlations, adjusted, strict=True)
+    ]
+    more: list[tuple[Cell, ...]] = [
+        (
+            *pairs[c],
+            NONE if c.bootstrap is None else r_text(c.bootstrap),
+            NONE if c.partial is None else r_text(c.partial.estimate),
+            ", ".join(c.covariates) or NONE,
+        )
+        for c in correlations
+        if c.bootstrap is not None or c.partial is not None
+    ]
+    names = ("among", "of") if same else ("among", "of", "with")
+    first = ResultTable(title, (*names, "r", "rank ρ", "p", "p, Holm"), tuple(rows))
+    second = ResultTable(f"{title}: checks", (*names, "r, bootstrap", "r given", "given"), tuple(more))
+    return tuple(table for table in (first, second) if table.rows)
+
+
+def r_text(r: Estimate) -> str:
+    """Returns a correlation with its interval, to two decimals.
+
+    >>> r_text(Estimate(-0.834, -0.93, -0.65, 14))
+    '-0.83 [-0.93, -0.65]'
+    """
+    return f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
 
 
 def has_sign(estimate: Estimate, sign: int) -> Answer:
@@ -121,19 +151,3 @@ def languages_needed(estimates: Mapping[str, Estimate]) -> str:
                 f"{strong:.0%}"
             )
     return "; ".join(parts)
-
-
-def _row(c: TraitCorrelation, adjusted: float) -> tuple[Cell, ...]:
-    return (
-        c.among,
-        c.r.n,
-        c.x,
-        c.y,
-        estimate_text(c.r),
-        NONE if c.bootstrap is None else estimate_text(c.bootstrap),
-        estimate_text(c.ranks),
-        number_text(c.p),
-        number_text(adjusted),
-        NONE if c.partial is None else estimate_text(c.partial.estimate),
-        ", ".join(c.covariates) or NONE,
-    )

@@ -3,6 +3,8 @@
 Each correlates traits with damage over the model's own languages, and the first two over many of the declaration.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fairbits.core.array_checks import Floats
@@ -15,6 +17,7 @@ from fairbits_research.experiments.language_traits import (
     DRAWS,
     DROPPED,
     MANY,
+    NO_OUTLIERS,
     OWN,
     LanguageTraits,
     combine_languages,
@@ -33,12 +36,13 @@ from fairbits_research.experiments.result import (
     estimate_text,
     is_above,
     is_below,
+    sentence,
 )
 from fairbits_research.experiments.trait_correlation import (
     STRONG,
     TraitCorrelation,
     correlate,
-    correlation_table,
+    correlation_tables,
     has_sign,
     languages_needed,
 )
@@ -51,37 +55,50 @@ MORE_ACTIVE, LESS_ACTIVE = ("eng_Latn", "fra_Latn"), ("hin_Deva", "arb_Arab")
 FIVEFOLD = 5.0
 
 
+LEAST_CORRELATED = 4
+"""The fewest languages over which a correlation has an interval."""
+
+
+def require_languages(laboratory: Laboratory) -> None:
+    """Raises if the text has too few languages for a correlation."""
+    n = len(laboratory.corpus.evaluation)
+    if n < LEAST_CORRELATED:
+        raise InputError(f"a correlation over {n} languages has no interval; name at least {LEAST_CORRELATED}")
+
+
 def correlations(laboratory: Laboratory) -> Result:
     """Returns the result: does outlier activation predict damage, in own languages and in many of the declaration?"""
+    require_languages(laboratory)  # first, because all else takes time
+    laboratory.require_outliers()
     trait_sets, notes = measure_all(laboratory)
     pairs = [pair for traits in trait_sets for pair in _activation_correlations(traits, seed=laboratory.setting.seed)]
     main = [pair for pair in pairs if pair.x == "ā_outlier" and pair.y == DECIDING_DAMAGE]
     answer = all_of(has_sign(pair.r, -1) for pair in main if pair.among != MANY)
-    attention = _attention(trait_sets[-1])
     by_set = "; ".join(f"{estimate_text(pair.r)} over {pair.r.n} ({pair.among}) languages" for pair in main)
     return describe(
         "correlations",
-        design=_activation_design(trait_sets),
+        design=_activation_design(trait_sets, notes[0]),
         subject=laboratory.subject(
-            outliers="n//4: κ 125, 7n//12: κ 148",
+            **laboratory.outlier_settings(),
             languages_in_all=len({code for traits in trait_sets for code in traits.languages}),
         ),
         answer=answer,
         verdict=f"The founding r = {PAPER_R:g} {REPLICATES[answer]}: at 4 bits r of ā_outlier and damage is {by_set}.",
         meaning=ACTIVATION_ADVICE[answer],
         tables=(
-            correlation_table("Outlier activation, κ_eff and damage", pairs),
-            correlation_table("Other measures of activation", _other_measures(trait_sets)),
-            *(traits.table() for traits in trait_sets),
+            *(traits.main_table(DECIDING_DAMAGE) for traits in trait_sets),
+            *correlation_tables("Outlier activation, κ_eff and damage", pairs),
+            *correlation_tables("Other measures of activation", _other_measures(trait_sets)),
+            *(table for traits in trait_sets for table in traits.tables()),
         ),
         figure=_activation_figure(trait_sets),
         judgements=(
-            _judge_listed(trait_sets[0].outlier_share),
+            _judge_listed(trait_sets[0].outlier_frame),
             _judge_fivefold(trait_sets[0].damage[DECIDING_DAMAGE]),
-            _judge_mt5(attention),
+            _judge_mt5(_attention(trait_sets[-1]), laboratory.lab().stacks),
         ),
         power=languages_needed({f"r in {pair.among} languages": pair.r for pair in main}),
-        notes=(*notes, "Activation is measured on calibration text, damage on evaluation text."),
+        notes=(*notes[1:], "Activation is measured on calibration text, damage on evaluation text."),
     )
 
 
@@ -107,23 +124,19 @@ def _activation_correlations(traits: LanguageTraits, *, seed: int) -> list[Trait
 
 
 def _other_measures(trait_sets: list[LanguageTraits]) -> list[TraitCorrelation]:
-    """Returns the correlations of every measure of activation with the damage that decides."""
+    """Returns the correlations of every other measure of activation with the damage that decides."""
     return [
-        correlate(
-            (f"ā_outlier, {kind} {way}", a),
-            (DECIDING_DAMAGE, language_values(traits.damage[DECIDING_DAMAGE])),
-            among=traits.among,
-        )
+        correlate(x, (DECIDING_DAMAGE, language_values(traits.damage[DECIDING_DAMAGE])), among=traits.among)
         for traits in trait_sets
-        for (kind, way), a in traits.activation.items()
+        for x in traits.other_measures().items()
+        if np.ptp(x[1]) > 0
     ]
 
 
 def _attention(traits: LanguageTraits) -> Estimate | None:
-    """Returns r of attention's activation in the outlier layers and damage; None where it was not measured."""
-    a = traits.activation.get(("attention", "norm"))
-    damage = language_values(traits.damage[DECIDING_DAMAGE])
-    return None if a is None else correlate(("ā", a), ("D", damage), among=traits.among).r
+    """Returns r of attention's activation in the (decoder's) outlier blocks and damage; None where it is not known."""
+    a, damage = traits.attention, language_values(traits.damage[DECIDING_DAMAGE])
+    return None if a is None or np.ptp(a) == 0 else correlate(("ā", a), ("D", damage), among=traits.among).r
 
 
 def _judge_listed(share: LanguageFrame) -> Judgement:
@@ -135,7 +148,7 @@ def _judge_listed(share: LanguageFrame) -> Judgement:
         return Judgement("000-14", Answer.UNDECIDED, because)
     because = (
         f"the outlier blocks' share of the activation is larger by {estimate_text(more)} for English and French than "
-        "for Hindi and Arabic (MLP norm, means of two)"
+        "for Hindi and Arabic (block norm, means of two)"
     )
     return Judgement("000-14", is_above(more, 0.0), because, estimate_numbers("difference", more))
 
@@ -176,23 +189,32 @@ def times_as_much(damage: LanguageFrame, language: str, reference: str) -> Estim
     return estimate_within(value, low, high, n=drawn.clusters, confidence=damage.confidence)
 
 
-def _judge_mt5(r: Estimate | None) -> Judgement:
+def _judge_mt5(r: Estimate | None, stacks: Sequence[str]) -> Judgement:
+    """Returns the judgement on mT5: r < −0.5 between activation of attention in the decoder's outlier blocks and D."""
+    both = set(stacks) == {"encoder", "decoder"}
     if r is None:
-        return Judgement("001-10", Answer.UNDECIDED, "the output of attention cannot be measured in this model")
-    because = (
-        f"attention's activation in the outlier layers and damage correlate with r = {estimate_text(r)} over {r.n} "
-        "languages, in a decoder and not in mT5, which was not available"
+        because = (
+            "no outlier block lies in the decoder, or its attention cannot be measured"
+            if both
+            else "the output of attention in the outlier blocks cannot be measured, or does not vary"
+        )
+        return Judgement("001-10", Answer.UNDECIDED, because)
+    where = (
+        "the decoder's outlier blocks, in an encoder–decoder model as mT5 is"
+        if both
+        else f"the outlier blocks of {'an encoder' if 'encoder' in stacks else 'a decoder'}, which is no model like mT5"
     )
+    because = f"r of damage and the activation of attention is {estimate_text(r)} over {r.n} languages, in {where}"
     return Judgement("001-10", is_below(r, -STRONG), because, estimate_numbers("r", r))
 
 
-def _activation_design(trait_sets: list[LanguageTraits]) -> str:
+def _activation_design(trait_sets: list[LanguageTraits], outliers: str) -> str:
     sizes = " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
     return (
-        f"A variant with the same function and outliers in two blocks (κ 125 and 148); {sizes}. Damage by round to "
-        "nearest at 3 and 4 bits and by the exact clip at 4, bits per byte of evaluation text; activation is the mean "
-        "norm of the MLP output on calibration text. Pearson's r with Fisher's and bootstrap intervals over languages, "
-        "rank correlation, permutation p adjusted by Holm, and r given training share (own languages), script, bytes "
+        f"{outliers} {sentence(sizes)}. Damage by round to nearest at 3 and 4 bits and by the exact clip at 4, bits "
+        "per byte of evaluation text; activation is the mean norm of a block's output on calibration text, as in an "
+        "audit, and κ_eff weighs κ by it. Pearson's r with Fisher's and bootstrap intervals over languages, rank "
+        "correlation, permutation p adjusted by Holm, and r given training share (own languages), script, bytes "
         f"per token and base loss. Supported: r at 4 bits lies below 0 in own and in known languages. Not supported: "
         f"in one of the two its interval does not reach −{STRONG:g}. Known languages are those of the declaration in "
         "which the model needs fewer bits than a code for byte frequencies, at most 100, drawn evenly from scripts and "
@@ -203,9 +225,8 @@ def _activation_design(trait_sets: list[LanguageTraits]) -> str:
 
 def _activation_figure(trait_sets: list[LanguageTraits]) -> ResultFigure:
     first = trait_sets[0]
-    series = [
-        Series("own", _floats(first.a), _floats(language_values(first.damage[DECIDING_DAMAGE])), labels=first.languages)
-    ]
+    on_first = language_values(first.damage[DECIDING_DAMAGE])
+    series = [Series(first.among, _floats(first.a), _floats(on_first), labels=first.languages)]
     for traits in trait_sets[1:]:
         rows = np.array([code not in first.languages for code in traits.languages])
         damage = language_values(traits.damage[DECIDING_DAMAGE])
@@ -225,6 +246,7 @@ MEASURED = "1/R, dropout"
 
 def redundancy(laboratory: Laboratory) -> Result:
     """Returns the result: does 1/R predict damage, and does the documents' R̂ = ā_outlier measure redundancy?"""
+    require_languages(laboratory)
     measured, notes = measure_all(laboratory, dropout=True, treatments=[REDUNDANCY_DAMAGE])
     trait_sets = [traits.with_redundancy() for traits in measured]
     seed = laboratory.setting.seed
@@ -240,30 +262,33 @@ def redundancy(laboratory: Laboratory) -> Result:
     return describe(
         "redundancy",
         design=(
-            "The variant with outliers in two blocks (κ 125 and 148), in "
+            f"{notes[0]} In "
             + " and ".join(f"{len(traits.languages)} {traits.among} languages" for traits in trait_sets)
             + f". R is 1/damage of setting a random {DROPPED:.0%} of the input columns of every linear layer to 0, "
             f"mean of {DRAWS} draws (seeds 0 to {DRAWS - 1}); languages that lose nothing by it are left out. In "
-            "addition, the proxies of the audit and the documents' R̂ = ā_outlier. Damage is that of round to nearest "
-            "at 3 bits. Rank correlations with intervals over languages, permutation p adjusted by Holm, and r given "
-            "bytes per token and base loss. Supported: r of 1/R and damage given both lies above 0 in own and in known "
-            f"languages; not supported: in one of the two its interval does not reach {STRONG:g}. Known are languages "
-            "of the declaration in which the model needs fewer bits than a code for byte frequencies; many are at "
-            "least 60, and are shown only."
+            "addition, the proxies of the audit and, where there are outlier blocks, the documents' R̂ = ā_outlier. "
+            "Damage is that of round to nearest at 3 bits. Rank correlations with intervals over languages, "
+            "permutation p adjusted by Holm, and r given bytes per token and base loss. Supported: r of 1/R and damage "
+            "given both lies above 0 in own and in known languages; not supported: in one of the two its interval does "
+            f"not reach {STRONG:g}. Known are languages of the declaration in which the model needs fewer bits than a "
+            "code for byte frequencies; many are at least 60, and are shown only."
         ),
-        subject=laboratory.subject(range(DRAWS), dropped=DROPPED),
+        subject=laboratory.subject(range(DRAWS), dropped=DROPPED, **laboratory.outlier_settings()),
         answer=answer,
         verdict=f"1/R {PREDICTION[answer]} damage: rank ρ is {found_ranks}.",
         meaning=REDUNDANCY_ADVICE[answer],
         tables=(
-            correlation_table("Redundancy and damage at 3 bits", pairs),
-            correlation_table("The documents' R̂ and measured redundancy", stands_in),
-            *(traits.table() for traits in measured),
+            *correlation_tables("Redundancy and damage at 3 bits", pairs),
+            *correlation_tables("The documents' R̂ and measured redundancy", stands_in),
+            *(table for traits in measured for table in traits.tables()),
         ),
         figure=_redundancy_figure(trait_sets),
         judgements=(judge_proxy(trait_sets[-1]), judge_survival(trait_sets[0])),
         power=languages_needed({f"r of 1/R and damage in {pair.among} languages": pair.adjusted for pair in main}),
-        notes=(*notes, "Dropping and rounding are measured on the same documents, so they share their sampling noise."),
+        notes=(
+            *notes[1:],
+            "Dropping and rounding are measured on the same documents, so they share their sampling noise.",
+        ),
     )
 
 
@@ -284,24 +309,30 @@ REDUNDANCY_ADVICE = {
 
 def _redundancy_correlations(traits: LanguageTraits, *, seed: int) -> list[TraitCorrelation]:
     damage = REDUNDANCY_DAMAGE, language_values(traits.damage[REDUNDANCY_DAMAGE])
-    measured: dict[str, Floats] = {MEASURED: 1 / traits.robustness, "R̂ = ā_outlier": traits.a, **traits.proxies}
+    measured: dict[str, Floats] = {MEASURED: 1 / traits.robustness, **_proxy(traits), **traits.proxies}
     covariates = {name: values for name, values in traits.text_traits.items() if name != "Latin script"}
     return [correlate(x, damage, among=traits.among, covariates=covariates, seed=seed) for x in measured.items()]
 
 
+def _proxy(traits: LanguageTraits) -> dict[str, Floats]:
+    """Returns the documents' R̂ = ā_outlier by its name; nothing where the model has no outlier blocks."""
+    return {} if traits.outlier_share is None else {"R̂ = ā_outlier": traits.a}
+
+
 def _stand_in(traits: LanguageTraits) -> list[TraitCorrelation]:
-    correlations = [correlate(("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness), among=traits.among)]
-    if traits.shares is not None:
-        correlations += [
-            correlate(share, (name, values), among=traits.among, covariates={"Latin script": traits.latin})
-            for share in traits.log_share.items()
-            for name, values in (("R̂ = ā_outlier", traits.a), ("R, dropout", traits.robustness))
-        ]
-    return correlations
+    proxy, measured = _proxy(traits), {"R, dropout": traits.robustness}
+    pairs = [correlate(x, y, among=traits.among) for x in proxy.items() for y in measured.items()]
+    return pairs + [
+        correlate(share, trait, among=traits.among, covariates={"Latin script": traits.latin})
+        for share in traits.log_share.items()
+        for trait in (proxy | measured).items()
+    ]
 
 
 def judge_proxy(traits: LanguageTraits) -> Judgement:
     """Returns the judgement on whether R̂ is a proxy of redundancy: it rises with R of dropout and falls with damage."""
+    if traits.outlier_share is None:
+        return Judgement("000-20", Answer.UNDECIDED, NO_OUTLIERS)
     with_r = spearman(traits.a, traits.robustness).estimate
     with_d = spearman(traits.a, language_values(traits.damage[REDUNDANCY_DAMAGE])).estimate
     answer = all_of((has_sign(with_r, 1), has_sign(with_d, -1)))
@@ -317,6 +348,8 @@ def judge_survival(traits: LanguageTraits) -> Judgement:
 
     Both links must have the predicted sign given script; one with the wrong sign, or too weak to matter, refutes it.
     """
+    if traits.outlier_share is None:
+        return Judgement("000-17", Answer.UNDECIDED, NO_OUTLIERS)
     if traits.shares is None:
         return Judgement("000-17", Answer.UNDECIDED, "the training shares of these languages are not known")
     (share,) = traits.log_share.items()
@@ -355,31 +388,37 @@ SHARE = "log share"
 def training_data(laboratory: Laboratory) -> Result:
     """Returns the result: do languages with more training text have more outlier activation and less damage?"""
     shares = laboratory.shares  # first, because all else takes time
-    lab = laboratory.lab(laboratory.outlier_variant())
+    require_languages(laboratory)
+    laboratory.require_outliers()
+    lab = laboratory.lab()
     traits = measure_traits(lab, OWN, dropout=False, treatments=SHARE_TREATMENTS, shares=shares)
     pairs = _share_correlations(
         traits, shares=np.array([shares[code] for code in traits.languages]), seed=laboratory.setting.seed
     )
     activation, kappa, *damage = pairs[: 2 + len(SHARE_TREATMENTS)]
     answer = is_above(activation.r, STRONG)
-    spread = traits.outlier_share.gap()
+    spread = traits.outlier_frame.gap()
     return describe(
         "training-data",
         design=(
-            f"The {len(traits.languages)} languages whose share of the training tokens is known, on the variant with "
-            "outliers in two blocks (κ 125 and 148). Logarithm of the share (and the share itself) against ā_outlier "
-            "(mean norm of the MLP output, calibration text), κ_eff, and damage by round to nearest at 3 and 4 bits "
-            "(evaluation text). Fisher's intervals over languages, permutation p adjusted by Holm, and r given script. "
-            f"Supported: the interval of r(log share, ā_outlier) lies above {STRONG:g}; not supported: below it."
+            f"{lab.outlier_text()} The {len(traits.languages)} languages whose share of the training tokens is known. "
+            "Logarithm of the share (and the share itself) against ā_outlier (mean norm of a block's output, "
+            "calibration text), κ_eff, and damage by round to nearest at 3 and 4 bits (evaluation text). Fisher's "
+            "intervals over languages, permutation p adjusted by Holm, and r given script. Supported: the interval of "
+            f"r(log share, ā_outlier) lies above {STRONG:g}; not supported: below it."
         ),
-        subject=laboratory.subject(treatments=list(SHARE_TREATMENTS)),
+        subject=laboratory.subject(treatments=list(SHARE_TREATMENTS), **laboratory.outlier_settings()),
         answer=answer,
         verdict=(
             f"r of log training share and outlier activation is {estimate_text(activation.r)} over {activation.r.n} "
             f"languages, {SHARE_ANSWER[answer]}; with damage at 3 bits it is {estimate_text(damage[0].r)}."
         ),
         meaning=_share_meaning(damage[0].r),
-        tables=(correlation_table("Training share", pairs), traits.table()),
+        tables=(
+            traits.main_table(SHARE_TREATMENTS[0]),
+            *correlation_tables("Training share", pairs),
+            *traits.tables(),
+        ),
         figure=_share_figure(traits, shares),
         judgements=(
             Judgement(
@@ -443,7 +482,7 @@ REPRESENTED = {True: "best represented", False: "least represented"}
 
 def _share_figure(traits: LanguageTraits, shares: dict[str, float]) -> ResultFigure:
     x = tuple(shares[code] for code in traits.languages)
-    activation = traits.outlier_share.by_language()
+    activation = traits.outlier_frame.by_language()
     low, high = (tuple(getattr(activation[code], side) for code in traits.languages) for side in ("low", "high"))
     series = Series("languages", x, tuple(traits.a.tolist()), low, high, traits.languages)
     title = "Training share and activation in the outlier layers"
