@@ -17,6 +17,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.language_groups import NamedGroups, read_groups
 from fairbits.evaluation.scores import check_unit
 from fairbits.models.device import AUTO
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
@@ -44,6 +45,7 @@ def compare(
     unit: str = "bits_per_byte",
     baseline: str | None = None,
     embeddings: Literal["keep", 8, 4] = "keep",
+    groups: NamedGroups | None = None,
     device: str = AUTO,
     results: str | Path | None = None,
     ray: str | Cluster | None = None,
@@ -55,7 +57,8 @@ def compare(
     from the reference model or, with `measure="loss"`, the added loss. A policy is a name, or a name with options, such
     as "gptq:mix=eng=2+fra=1" or "protect:k=2". `tokens` per language are for calibration, sampled again for every seed,
     and `evaluation_tokens` for evaluation, the same for all. Policies are compared with `baseline`, by default the
-    first. The model is loaded once: its weights are replaced in place.
+    first. `groups` of languages, such as "high=eng,fra;low=swh,yor", are compared with each other. The model is loaded
+    once: its weights are replaced in place.
 
     `results` is a directory that keeps every finished trial, so that the same call continues after an interruption.
     `ray` is the address of a Ray cluster ("local" starts one here), or a `Cluster`: each policy, width and seed is a
@@ -72,6 +75,7 @@ def compare(
     checkpoint = open_checkpoint(model, tokenizer)
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     check_unit(unit, corpus=corpus.name, parallel=corpus.parallel)
+    named = {} if groups is None else read_groups(groups, corpus.evaluation, model=checkpoint.target)
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, variants.values(), widths=widths, common=common)
     # a policy that reads no text has the same result for all seeds
@@ -95,6 +99,7 @@ def compare(
         "evaluation_tokens": evaluation.tokens,
         "seeds": [request.seed for request in requests],
         "text": corpus.name,
+        **({"groups": {name: list(codes) for name, codes in named.items()}} if named else {}),
     }
     notes = done[0].scores.notes  # those on model, text and reference, which all trials share
     return Comparison(checkpoint.target, checkpoint.fingerprint, settings, measure, entries, first, notes)

@@ -1,12 +1,14 @@
 """Report: of a run, or of scores and other saved files."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import file_sha256
+from fairbits.evaluation.language_groups import NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import Report
@@ -22,21 +24,29 @@ def report(
     audit: str | Path | None = None,
     plan: str | Path | None = None,
     sweep: str | Path | None = None,
+    groups: NamedGroups | None = None,
 ) -> Report:
     """Returns the report on a run's directory, or on a file of scores and the other files.
 
-    The headline compares with the first file of `against`.
+    The headline compares with the first file of `against`. `groups` of languages replace those of the scores.
     """
     baselines = [Path(path) for path in against]
     if Path(target).is_dir():
         if baselines or audit or plan or sweep:
             raise InputError(f"{target} is the directory of a run, which holds everything; give no other files")
-        return Report.from_sources(run_sources(Path(target)))
+        return Report.from_sources(_grouped(run_sources(Path(target)), groups))
     files = {"scores": Path(target), **{f"against {i}": path for i, path in enumerate(baselines, start=1)}}
     files |= {name: Path(path) for name, path in (("audit", audit), ("plan", plan), ("sweep", sweep)) if path}
     planned = None if plan is None else Plan.load(plan)
     methods = named_methods([Scores.load(path) for path in (target, *baselines)], planned)
-    return Report.from_sources(_sources(methods, files, planned))
+    return Report.from_sources(_grouped(_sources(methods, files, planned), groups))
+
+
+def _grouped(sources: Sources, groups: NamedGroups | None) -> Sources:
+    if groups is None:
+        return sources
+    first, *others = sources.methods
+    return replace(sources, methods=(replace(first, scores=first.scores.with_groups(groups)), *others))
 
 
 def run_sources(directory: Path) -> Sources:

@@ -99,7 +99,9 @@ def cover_languages(
     """Returns the `size` of the `candidates` to calibrate on, so that audited languages lose least on average."""
     saved = AUDIT.read(audit)
     if fingerprint is not None and saved.model.fingerprint != fingerprint:
-        raise InputError(f"{audit} audits a model with other weights; audit this model first")
+        raise InputError(
+            f"{audit} audits a model with other weights; audit this model first: fairbits audit MODEL --out audit.json"
+        )
     audited = tuple(saved.languages)
     with_text = audited if candidates is None else tuple(candidates)
     eligible = tuple(code for code in with_text if code in audited)

@@ -32,6 +32,7 @@ def compare(
         str | None,
         options.option("The policy to compare with; by default the first.", "POLICY", policy_options.complete_policy),
     ] = None,
+    groups: options.LanguageGroups = None,
     measure: options.Measure = "divergence",
     unit: options.Unit = "bits_per_byte",
     device: options.Device = "auto",
@@ -68,7 +69,9 @@ def compare(
             seeds=_parse_seeds(seeds),
             ray=cluster,
             progress=show,
-            **options.pick(locals(), "text tokens evaluation_tokens sequence baseline measure unit device results"),
+            **options.pick(
+                locals(), "text tokens evaluation_tokens sequence baseline groups measure unit device results"
+            ),
         )
     options.write_out(out_file, comparison.save)
     print_json(comparison.as_data()) if as_json else print_tables(comparison.tables())

@@ -26,6 +26,7 @@ def report(
     audit: Annotated[Path | None, options.option("The file that fairbits audit --out wrote.", "FILE")] = None,
     plan: Annotated[Path | None, options.option("The plan.json of the quantized model.", "FILE")] = None,
     sweep: Annotated[Path | None, options.option("The file that fairbits sweep --out wrote.", "FILE")] = None,
+    groups: options.LanguageGroups = None,
     form: Annotated[
         str | None,
         options.option(
@@ -75,7 +76,7 @@ def report(
             check_name(out_file, chosen)
         options.check_out(out_file, f"report.{chosen}")  # before anything that takes time
     with stages("reading the measurements"):
-        result = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep)
+        result = make_report(target, against=against or (), audit=audit, plan=plan, sweep=sweep, groups=groups)
         written = "" if chosen == HUB else result.render(chosen)
     if chosen == HUB and out_file is not None:
         facts = result.save_for_hub(out_file, **named)

@@ -32,6 +32,7 @@ from fairbits.core.records import (
 )
 from fairbits.core.table import Cell, NumberFormat, Shown, Table, data_frame, dim, notes_table, short_unit
 from fairbits.core.units import MB, MEASURE_LABELS, MEASURES, UNIT_LABELS, UNITS
+from fairbits.evaluation.language_groups import GroupDamage, Groups, group_damage
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.stats.frame import Contrast, LanguageFrame, estimate_columns, figure_of_series, interval_notes
@@ -75,6 +76,7 @@ class SavedEntry:
     damage: Mapping[Code, Estimate]
     notes: tuple[str, ...]
     fallbacks: tuple[str, ...]
+    groups: GroupDamage | None = None
 
     def __post_init__(self) -> None:
         """Checks that the extreme languages are among the others, and that every seed has all of its entries."""
@@ -290,6 +292,11 @@ class Comparison(Shown):
     def unit(self) -> str:
         return self.entries[0].frame.unit
 
+    @property
+    def groups(self) -> Groups:
+        """The groups of languages that are compared; none unless they were named."""
+        return self.settings.get("groups", {})
+
     @cached_property
     def contrasts(self) -> tuple[PolicyContrast, ...]:
         base = {entry.bits: entry for entry in self.entries if entry.policy == self.baseline}
@@ -298,7 +305,7 @@ class Comparison(Shown):
         return tuple(replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True))
 
     def as_data(self) -> dict[str, Any]:
-        content = {
+        content: dict[str, Any] = {
             "model": self.model,
             "fingerprint": self.fingerprint,
             "settings": dict(self.settings),
@@ -309,6 +316,9 @@ class Comparison(Shown):
             "contrasts": [contrast.as_data() for contrast in self.contrasts],
             "notes": list(self.notes),
         }
+        for entry, data in zip(self.entries, content["entries"], strict=True):
+            if self.groups:
+                data["groups"] = group_damage(entry.frame, self.groups).as_data()
         return COMPARE.stamp(content)
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -340,6 +350,7 @@ class Comparison(Shown):
         tables[0] = replace(tables[0], title=title, above=(text, "", [(f"{widths[0]} bits", "bold")]))
         tables[-1] = replace(tables[-1], below=(dim(LEGEND), *seeds))
         contrasts = [self._contrast_table()] if self.contrasts else []
+        contrasts += [self._group_table()] if self.groups else []
         return [*tables, *contrasts, *notes_table(self._all_notes())]
 
     @property
@@ -394,6 +405,27 @@ class Comparison(Shown):
         title = f"{MEASURE_LABELS[self.measure].capitalize()}, difference from {self.baseline}"
         headers = ("policy", "bits", f"mean, {prefix}{UNIT_LABELS[self.unit]}", "worst", "p", "+/−")
         return Table(title, headers, rows, (*below, dim(PAIRED)), left=(2, 3))
+
+    def _group_table(self) -> Table:
+        damage = [group_damage(entry.frame, self.groups) for entry in self.entries]
+        number = NumberFormat(max(abs(mean.value) for part in damage for mean in part.means.values()))
+        first, *others = self.groups
+        rows = tuple(
+            (
+                entry.policy,
+                str(entry.bits),
+                *(number(mean.value) for mean in part.means.values()),
+                *(
+                    NumberFormat(ratio.value, factor=1.0).estimate(ratio) if ratio else "–"
+                    for ratio in (part.ratios.get(name) for name in others)
+                ),
+            )
+            for entry, part in zip(self.entries, damage, strict=True)
+        )
+        below = [f"Mean of the languages of a group, in {number.prefix}{UNIT_LABELS[self.unit]}, and ratios."]
+        below += dict.fromkeys(f"No ratio (–): {part.no_ratio}." for part in damage if part.no_ratio)
+        headers = ("policy", "bits", *self.groups, *(f"{name} / {first}" for name in others))
+        return Table("Groups of languages", headers, rows, tuple(map(dim, below)))
 
     def _all_notes(self) -> list[str]:
         """Returns every note once: different sizes, then model and text, then policies and fall-backs."""

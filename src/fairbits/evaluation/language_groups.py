@@ -54,10 +54,12 @@ class GroupDamage:
 
     def as_data(self) -> dict[str, Any]:
         return {
+            "unit": self.unit,
             "means": {name: mean.to_dict() for name, mean in self.means.items()},
             "ratios": {name: ratio.to_dict() for name, ratio in self.ratios.items()},
             "worst_over_best": self.worst_over_best and self.worst_over_best.to_dict(),
             "no_ratio": self.no_ratio,
+            "left_out": list(self.left_out),
         }
 
 

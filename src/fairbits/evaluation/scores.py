@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Divergence: KL from the reference model's predictions, with 95 % intervals over documents, cut at 0. Loss: added "
-    "bits per byte. Added ppl: perplexity per token, to be compared within a language only. Same top: tokens whose most "
-    "probable prediction is unchanged. Recovery: bits per byte before / after."
+    "bits per byte. Added ppl: perplexity per token, to be compared within a language only. Same top: tokens whose "
+    "most probable prediction is unchanged. Recovery: bits per byte before / after."
 )
 TOKENS_LEGEND = (
     "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "

@@ -103,5 +103,8 @@ def audited_kappa(audit: "str | Path | Audit", fingerprint: str) -> Floats:
         saved = AUDIT.read(audit)
         name, audited, kappa = str(audit), saved.model.fingerprint, [block.kappa for block in saved.blocks]
     if audited != fingerprint:
-        raise InputError(f"{name} is of a model with other weights; audit this model first, or leave the audit out")
+        raise InputError(
+            f"{name} is of a model with other weights; audit this model first (fairbits audit MODEL --out audit.json), "
+            "or leave the audit out"
+        )
     return finite_array(f"κ in {name}", kappa, ndim=1)

@@ -15,7 +15,7 @@ from fairbits.reports.headline import headline
 from fairbits.reports.hub_card import HubFacts, collect_facts, hub_files, write_repository
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
-from fairbits.reports.report_languages import damage_scales, language_rows
+from fairbits.reports.report_languages import damage_scales, group_rows, language_rows
 from fairbits.reports.sources import Sources
 
 SCHEMA = "fairbits.report/2"
@@ -42,6 +42,7 @@ def content(sources: Sources) -> dict[str, Any]:
         "units": list(damage_scales(sources)),
         "headline": headline(sources),
         "languages": rows,
+        "groups": group_rows(sources),
         "blocks": None if audit is None else figures.blocks(audit),
         "patterns": None if audit is None else figures.patterns(audit, codes),
         "causes": None if audit is None else figures.causes(audit, codes),

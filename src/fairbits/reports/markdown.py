@@ -10,7 +10,7 @@ from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
 from fairbits.evaluation.scores import SIGNIFICANT
-from fairbits.reports.page import group_notes, templates
+from fairbits.reports.page import group_notes, templates, times
 from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
 from fairbits.text.included_texts import udhr
 
@@ -40,6 +40,7 @@ def render_markdown(template: str, **values: Any) -> str:
     environment.filters.update(
         md=escape_markdown,
         interval=_interval,
+        times=times,
         size=readable_size,
         count_of=count_of,
         fence=fence,

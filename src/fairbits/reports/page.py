@@ -69,6 +69,14 @@ def signed(value: float) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
+def times(ratio: Mapping[str, Any] | None, is_first: bool) -> str:
+    """Returns the ratio of a group's damage to that of the first group; a dash if there is none."""
+    if ratio is None:
+        return "1" if is_first else "–"
+    low, high = limits(ratio)
+    return f"{ratio['value']:.2f} ({low:.2f} to {high:.2f})"
+
+
 def change(number: Mapping[str, Any]) -> dict[str, Any]:
     """Returns how a number has changed, by the paired difference if there is one: in words and with a sign."""
     after, before, paired = number["after"], number["before"], number["difference"]
@@ -128,6 +136,6 @@ def templates(*, autoescape: bool) -> Environment:
 @cache
 def _template() -> Template:
     environment = templates(autoescape=True)
-    environment.filters.update(size=readable_size, signed=signed)
+    environment.filters.update(size=readable_size, signed=signed, times=times)
     environment.globals.update(change=change, limits=limits)
     return environment.get_template("page.html")

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairbits.auditing.audit_file import AuditFile
 from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.language_groups import group_damage, outside
 from fairbits.evaluation.scores import Scores
 from fairbits.reports.sources import Sources
 from fairbits.stats.frame import Contrast
@@ -24,6 +25,39 @@ def language_rows(sources: Sources) -> list[dict[str, Any]]:
     contrasts = _contrasts(sources, scales)
     ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"][FIRST_SCALE]["value"])
     return [_row(code, sources, [cost[code] for cost in costs]) | _against(code, contrasts) for code in ordered]
+
+
+def group_rows(sources: Sources) -> dict[str, Any] | None:
+    """Returns the mean damage of every group of languages under every method, and its ratio to the first group's."""
+    groups = sources.after.groups
+    if not groups:
+        return None
+    scales = {scale_name(measure, "bits_per_byte"): measure for measure in MEASURES}
+    damage = [
+        {scale: group_damage(method.scores.frame(measure=measure), groups) for scale, measure in scales.items()}
+        for method in sources.methods
+    ]
+    return {
+        "groups": [
+            {
+                "name": name,
+                "languages": list(codes),
+                "methods": [
+                    {
+                        scale: {
+                            "mean": part.means[name].to_dict(),
+                            "ratio": part.ratios[name].to_dict() if name in part.ratios else None,
+                        }
+                        for scale, part in parts.items()
+                    }
+                    for parts in damage
+                ],
+            }
+            for name, codes in groups.items()
+        ],
+        "no_ratio": [{scale: part.no_ratio for scale, part in parts.items()} for parts in damage],
+        "outside": outside(groups, sources.after.languages),
+    }
 
 
 def damage_scales(sources: Sources) -> dict[str, tuple[str, str]]:

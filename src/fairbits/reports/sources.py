@@ -1,5 +1,6 @@
 """What a report is made from: scores and other saved results, and the files of a run that only a report reads."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,8 +151,18 @@ class Sources:
             if fingerprint != self.after.reference.fingerprint:
                 raise InputError(
                     f"{name} is about a different model from the scores, which are about {self.after.reference.target};"
-                    " a report is about one model: give files of the same model"
+                    f" a report is about one model: {self._remedy(name)}"
                 )
+
+    def _remedy(self, part: str) -> str:
+        """Returns how to make the part of a report from the model of the scores."""
+        command = {"the audit": "audit", "the sweep": "sweep"}.get(part)
+        if command is None:
+            return "give files of the same model"
+        setting = self.after.setting
+        text = [] if setting.corpus == "udhr" else ["--text", setting.source or setting.corpus]
+        words = ["fairbits", command, self.after.reference.target, "--languages", ",".join(self.after.languages)]
+        return f"make {part.removeprefix('the ')}.json with {shlex.join([*words, *text, '--out', f'{command}.json'])}"
 
     @property
     def after(self) -> Scores:

@@ -126,6 +126,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "units": SCALES,
         "headline": headline(before, codes[0]),
         "languages": rows,
+        "groups": None,
         "blocks": {
             "blocks": [{"block": i, "kappa": 1.5 + i, "sigma": 0.1, "largest": 2.0} for i in places],
             "outliers": {"research_notes": rule, "robust": rule | {"blocks": [], "threshold": None}},
