@@ -12,6 +12,7 @@ import numpy as np
 from fairbits.core.array_checks import Floats
 from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import Estimate
+from fairbits_research.experiments.clipping_as_written import written_clipping
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, damage_cells, language_values
 from fairbits_research.experiments.result import (
@@ -61,7 +62,7 @@ def own_thresholds(laboratory: Laboratory) -> Result:
     lab = laboratory.lab()
     widths = (3, 4) if len(lab.languages) <= FEW else (3,)
     copies = {bits: _copies(lab, bits) for bits in widths}
-    first = copies[3]
+    first, written = copies[3], written_clipping(lab)
     better, worse = _sides(first.separate.contrast(first.shared))
     n = len(lab.languages)
     return describe(
@@ -71,7 +72,8 @@ def own_thresholds(laboratory: Laboratory) -> Result:
             "E[x²] of one language; a language is evaluated with its own copy. Baselines: one copy weighted by the "
             "mean of all languages, the exact clip without text, and the documents' formula of κ. Paired by document; "
             "supported if the interval of the difference lies below 0, not supported if it lies above 0 or excludes a "
-            f"reduction by {RELEVANT:.0%}."
+            f"reduction by {RELEVANT:.0%}. LA-ACIQ as written: the symmetric grid, thresholds by Prop. 1 and theorem 2 "
+            "from κ and activations of the calibration text, against one α = σ·f(κ) of all weights (ACIQ)."
         ),
         subject=laboratory.subject(bits=list(widths)),
         answer=first.answer,
@@ -82,10 +84,11 @@ def own_thresholds(laboratory: Laboratory) -> Result:
         meaning=(
             f"{n} copies take {n} times the memory; own copies change the worst damage by "
             f"{estimate_text(first.separate.worst_minus(first.shared))} bits per byte, and {better} of {n} languages "
-            f"gain significantly and {worse} lose: {_advice(first)}."
+            f"gain significantly and {worse} lose: {_advice(first)}. {written.sentence}"
         ),
-        tables=(_copies_table(copies), _differences(copies)),
+        tables=(_copies_table(copies), _differences(copies), *written.tables),
         figure=_copies_figure(first),
+        judgements=(written.judgement,),
         power=documents_needed({"gap, 3 bits": first.gap}) if first.answer is Answer.UNDECIDED else "",
     )
 
