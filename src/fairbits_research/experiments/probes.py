@@ -236,9 +236,10 @@ def _summary(
         cells = [name, number_text(hits.chance), estimate_text(unit_share(hits.mean_over(blocks)))]
         cells += [states.layers[best].name, estimate_text(hits.share(best))]
         for bits in BITS:
-            most = max(blocks, key=lambda layer: float((hits.hits - after[bits][name].hits)[layer].mean()))
+            by_layer = (hits.hits - after[bits][name].hits).mean(axis=(1, 2))
+            most = max(blocks, key=lambda layer: float(by_layer[layer]))
             cells += [estimate_text(lost[name, bits]), f"{_kept(hits, lost[name, bits], blocks):.0%}"]
-            cells.append(states.layers[most].name)
+            cells.append(states.layers[most].name if by_layer[most] > 0 else NONE)
         rows.append(tuple(cells))
     columns = ["probe of", "chance", "accuracy, mean of blocks", "best layer", "accuracy there"]
     for bits in BITS:

@@ -176,6 +176,8 @@ def estimate_text(estimate: Estimate) -> str:
     >>> estimate_text(Estimate(0.03214, 0.0288, 0.0359, 40)), estimate_text(Estimate(41.23, 38.0, 44.0, 40))
     ('0.0321 [0.0288, 0.0359]', '41.2 [38, 44]')
     """
+    if not estimate.bounded:
+        return f"{number_text(estimate.value)} (no interval)"
     return "{} [{}, {}]".format(*map(number_text, (estimate.value, estimate.low, estimate.high)))
 
 

@@ -1,8 +1,8 @@
 """Estimates of the chain T → A → R → D: how much of the effect of T on damage D passes through A and R.
 
-T is the quality of tokenization, A alignment (or another mediator), R redundancy, and D = γ/R + noise. The estimates are causal only
-if T–A, A–R and R–D have no unmeasured common cause given the covariates; robustness value and E-value say how strong
-such a cause would have to be.
+T is the quality of tokenization, A alignment (or another mediator), R redundancy, and D = γ/R + noise. The estimates
+are causal only if T–A, A–R and R–D have no unmeasured common cause given the covariates; robustness value and E-value
+say how strong such a cause would have to be.
 """
 
 from dataclasses import dataclass

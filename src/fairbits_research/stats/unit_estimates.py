@@ -29,20 +29,19 @@ def unit_mean(values: Floats) -> Estimate:
 def unit_share(hits: Floats) -> Estimate:
     """Returns the mean share of hits over units, with an interval within 0 and 1.
 
-    Wilson's interval where every unit is right or wrong as a whole; it says something where all are right, too.
-    Student's otherwise.
+    Student's where units vary. Wilson's where they are few, all alike, or each right or wrong as a whole: it says
+    something where all are right, and is too wide rather than too narrow where a unit is a share itself.
 
     >>> print(unit_share(np.ones(31)))
     1.0000 [0.8897, 1.0000] (n=31)
     """
-    n, share = len(hits), float(np.mean(hits))
-    if n >= LEAST_DOCUMENTS and np.isin(hits, (0.0, 1.0)).all():
-        low, high = scipy.stats.binomtest(round(share * n), n).proportion_ci(CONFIDENCE, method="wilson")
-        return Estimate(share, min(float(low), share), max(float(high), share), n, CONFIDENCE)
-    mean = unit_mean(hits)
-    if not mean.bounded:
-        return mean
-    return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 1.0), n, CONFIDENCE)
+    n, mean = len(hits), unit_mean(hits)
+    if mean.bounded and not np.isin(hits, (0.0, 1.0)).all():
+        return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 1.0), n, CONFIDENCE)
+    z2 = float(scipy.special.ndtri(0.5 + CONFIDENCE / 2)) ** 2
+    centre, p = (mean.value + z2 / (2 * n)) / (1 + z2 / n), mean.value
+    reach = math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))) / (1 + z2 / n)
+    return Estimate(p, min(max(centre - reach, 0.0), p), max(min(centre + reach, 1.0), p), n, CONFIDENCE)
 
 
 def jackknife(value: float, without: Floats) -> Estimate:
