@@ -1,7 +1,7 @@
 """Evidence: what a policy can find out about a model and its text. Nothing is computed until it is requested."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -36,6 +36,12 @@ class Sensitivity:
         table: Floats = self.damage[:, :, self.bits.index(bits)]
         return table
 
+    def of(self, languages: Sequence[str] | None = None, blocks: Sequence[int] | None = None) -> "Sensitivity":
+        """Returns the table of some languages and blocks; of all if none are given."""
+        codes = self.languages if languages is None else tuple(languages)
+        rows = self.damage[[self.languages.index(code) for code in codes]]
+        return replace(self, languages=codes, damage=rows if blocks is None else rows[:, list(blocks)])
+
     def as_data(self) -> dict[str, Any]:
         """Returns the table for JSON: one row of blocks per language and number of bits."""
         return {
@@ -67,7 +73,8 @@ class Evidence:
 
     `kappa()`                 κ_l of the linear layers of every block
     `sensitivity(bits, how)`  the damage of each block to each language at each number of bits
-    `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each block
+    `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each
+                              block, 0 for one that keeps its weights
     `minimax()`               the language weights with which calibrated rounding damages the worst language least
     `alphas(form, bits)`      the thresholds of LA-ACIQ as the research notes write it, by layer and language
     """

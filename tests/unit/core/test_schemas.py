@@ -74,7 +74,6 @@ def test_scores(tmp_path: Path, place: str, value: Any, message: str) -> None:
         ("layers/1/block", 10**300, "layers.1.block is 1000"),
         ("layers/1/block", -1, "layers.1.block is -1"),
         ("layers/1/name", "model.embed_tokens.weight", "layers names 'model.embed_tokens.weight' twice"),
-        ("layers/0/group", 16, "is kept .bits is null. but has a scheme"),
         ("results/0/bits", 5, "results has 5 bits for"),
         ("results/0/alpha", [2.0, 1.0, 3.0], "results.0: alpha are 2 and 1; they must not fall"),
         ("results/0/weight_error", -1.0, "results.0.weight_error is -1.0"),

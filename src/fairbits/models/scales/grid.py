@@ -33,7 +33,7 @@ class Grid:
     kind: GridKind = "symmetric"
 
     def __post_init__(self) -> None:
-        whole("bits", self.bits, least=2, most=8)
+        whole("bits", self.bits, least=2, most=16)
         one_of("grid kind", self.kind, get_args(GridKind))
 
     @cached_property

@@ -11,7 +11,7 @@ from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from fairbits.core.checks import one_of
+from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.models.scales.scheme import Group, Rounding, Scheme, WeightGrid
 from fairbits.quantization.evidence import Evidence
@@ -27,7 +27,8 @@ class Option:
     default: str = ""  # the default in words, for a parameter that is None by default
     needs: str = ""  # another option, without which this one has no effect
     instead_of: str = ""  # another option, which cannot be given together with this one
-    language: bool = False  # whether the value names a language
+    language: bool = False  # whether the value names a language, or several
+    numbers: str = "bit widths such as 4,3 or a range such as 2..8"  # what a list of numbers holds
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class PolicyOption:
             if kind is float and re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) and text.count(".") < 2:
                 return float(text)
             if get_origin(kind) is Sequence:
-                return parse_bits(text, name or self.name)
+                strings = get_args(kind) == (str,)
+                return text.split(",") if strings else parse_numbers(text, name or self.name, self.about.numbers)
             if get_origin(kind) is Mapping and "=" in text:
                 return parse_weights(text)
         raise InputError(f"{name or self.name} is {text!r:.40}; it must be {' or '.join(self._forms())}")
@@ -82,13 +84,18 @@ class PolicyOption:
 
 def parse_bits(text: str, name: str) -> list[int]:
     """Returns the bit widths in a list such as 4,3, in a range such as 2..8, or in both."""
-    bits: list[int] = []
+    return parse_numbers(text, name, Option.numbers)
+
+
+def parse_numbers(text: str, name: str, form: str) -> list[int]:
+    """Returns the numbers in a list, in a range, or in both; an error says what `form` they must have."""
+    numbers: list[int] = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("..")]
-        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 2 for end in ends) or int(ends[0]) > int(ends[-1]):
-            raise InputError(f"{name} is {text!r:.40}; it must be bit widths such as 4,3 or a range such as 2..8")
-        bits += range(int(ends[0]), int(ends[-1]) + 1)
-    return bits
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) <= 3 for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise InputError(f"{name} is {text!r:.40}; it must be {form}")
+        numbers += range(int(ends[0]), int(ends[-1]) + 1)
+    return numbers
 
 
 def _text(default: Any) -> str:
@@ -99,6 +106,7 @@ def _text(default: Any) -> str:
 
 
 Embeddings = Literal["keep", 8, 4]
+FLOAT_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -116,10 +124,22 @@ class PolicyOptions:
         Option("integer grid: twos (full two's complement), signed (the same, scales may be negative), or symmetric"),
     ] = "twos"
     embeddings: Annotated[Embeddings, Option("bits of embedding and head; 4: head 4, embedding 8")] = "keep"
+    keep: Annotated[
+        Sequence[int],
+        Option("blocks that keep the model's precision, such as 0,9,11", numbers="blocks such as 0,9,11 or 0..3"),
+    ] = ()
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
+        if self.bits == FLOAT_BITS:
+            raise InputError(
+                f"bits is {self.bits}; weights are quantized to 2 to 8 bits: no server has integers of {FLOAT_BITS}, "
+                "and at that width the model's own floating point is used. Name the blocks that should have it with "
+                "keep, such as 0,9,11"
+            )
         object.__setattr__(self, "group", self.scheme.group)  # checked there, with bits and grid
+        blocks = {whole("a block in keep", block, least=0) for block in sequence("keep", self.keep)}
+        object.__setattr__(self, "keep", tuple(sorted(blocks)))
         if self.embeddings not in get_args(Embeddings):
             raise InputError(f"embeddings is {self.embeddings!r}; it must be keep, 8 or 4")
 

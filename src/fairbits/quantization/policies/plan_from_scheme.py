@@ -29,7 +29,8 @@ def plan_from_scheme(
 ) -> Plan:
     """Returns the plan in which all blocks have one scheme, and languages the weights `pi`.
 
-    Block l has `bits[l]` bits, `options.bits` if None.
+    Block l has `bits[l]` bits, `options.bits` without `bits`; 0 bits, and the blocks in `options.keep`, mean that a
+    block keeps its weights.
     """
     from fairbits.models.io.compressed_tensors import planned_bytes
 
@@ -67,7 +68,7 @@ def _layers(evidence: Evidence, options: PolicyOptions, *, scheme: Scheme, bits:
     for weight in _in_order(evidence):
         width, chosen = _bits(weight, options), None
         if width is not None and weight.block is not None:
-            chosen = replace(scheme, bits=bits[weight.block])
+            chosen = replace(scheme, bits=bits[weight.block]) if bits[weight.block] else None
         elif width is not None:
             # an embedding has no input that would weight its columns, so none of its largest weights is clipped
             chosen = replace(options.scheme, bits=width)
@@ -77,7 +78,7 @@ def _layers(evidence: Evidence, options: PolicyOptions, *, scheme: Scheme, bits:
 def _bits(weight: Weight, options: PolicyOptions) -> int | None:
     """Returns the bits of a tensor where all blocks are alike; None if it stays as it is."""
     if weight.is_quantizable:
-        return options.bits
+        return None if weight.block in options.keep else options.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
         return EMBEDDING_BITS if weight.is_embedding else options.embeddings
     return None
@@ -93,11 +94,18 @@ def _in_order(evidence: Evidence) -> Iterator[Weight]:
 
 
 def check_layers(evidence: Evidence, options: PolicyOptions) -> None:
-    """Raises if the group does not divide the inputs of a layer, or an embedding would have 4 bits."""
+    """Raises if the blocks to keep do not exist, the group does not fit a layer, or an embedding would have 4 bits."""
     target, head = evidence.checkpoint.target, evidence.checkpoint.architecture.head
     if not any(evidence.block_weights):
         raise InputError(f"{target} has no linear layer that can be quantized; see fairbits inspect")
+    outside = [block for block in options.keep if block >= evidence.n_blocks]
+    if outside:
+        raise InputError(
+            f"keep names block {outside[0]}; {target} has {evidence.n_blocks} blocks, 0 to {evidence.n_blocks - 1}"
+        )
     columns = {weight.name: weight.shape[1] for weight in _in_order(evidence) if _bits(weight, options) is not None}
+    if not columns:
+        raise InputError(f"keep names every block of {target} that can be quantized: leave at least one out")
     for name, count in columns.items():
         if isinstance(options.group, int) and count % options.group:
             most = math.gcd(*columns.values())
@@ -136,6 +144,8 @@ def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str
             f"{len(kept)} tensors such as {kept[0].name} are not quantized, {share:.0%} of the weights in blocks: "
             "no linear layer uses them"
         )
+    if options.keep:
+        yield f"kept in the model's precision, as asked: blocks {', '.join(map(str, options.keep))}"
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear layers only"
 

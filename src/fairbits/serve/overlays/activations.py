@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from fairbits.core.array_checks import Floats, finite_array
-from fairbits.core.checks import instance, one_of, same_shape
+from fairbits.core.checks import instance, one_of, same_shape, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_once
@@ -104,7 +104,7 @@ class ActivationTable:
     blind: Thresholds
 
     def __post_init__(self) -> None:
-        Grid(self.bits)
+        whole("bits", self.bits, least=2, most=8)
         one_of("clip", self.clip, get_args(Clip))
         check_once("languages", self.languages)
         check_once("modules", [module for modules in self.modules.values() for module in modules])

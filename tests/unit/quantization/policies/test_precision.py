@@ -120,7 +120,7 @@ def test_one_block_cannot_be_protected_from_the_others(
 ) -> None:
     size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 48}
     single = saved(t.LlamaForCausalLM(t.LlamaConfig(**size, vocab_size=64)))
-    with pytest.raises(InputError, match="the number of blocks is 1; it must be 2 or more"):
+    with pytest.raises(InputError, match="the number of blocks that may be protected is 1; it must be 2 or more"):
         make_plan("protect", dataclasses.replace(unmeasured, checkpoint=single), k=1)
 
 
