@@ -8,7 +8,7 @@ The recipe is that of the embedded model (`config.toml`), shorter. OUT gets a tr
 |---|---|
 | `data` | every language has the same number of tokens: its documents repeated, or cut |
 | `optimizer` | Muon moves the matrices of the blocks, AdamW the rest |
-| `architecture` | Llama of the same width and depth, with as many weights in a block |
+| `architecture` | Llama of the same width and depth, with as many weights, dropout and first scale in a block |
 | `regularization` | no weight decay, no dropout |
 | `initialization` | matrices begin three times as large |
 | `penalty` | the loss has a term for uneven layer use, see `EvenBloom` |
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 from torch.optim import Muon, Optimizer
 
 import train
@@ -67,6 +68,17 @@ def as_llama(settings: Settings) -> Settings:
     """Returns the settings of a Llama: attention has 3 width² weights in a block instead of 4, so its MLP gets 9."""
     shape = settings["model"]
     return {**settings, "model": {**shape, "architecture": "llama", "inner": 3 * shape["width"]}}
+
+
+def llama(settings: Settings, *, vocabulary: int) -> torch.nn.Module:
+    """Returns a Llama that begins and drops out as base does: what a block adds begins small, and is dropped out."""
+    wrapped = train.build(settings, vocabulary=vocabulary)
+    rate, shrink = settings["training"]["dropout"], math.sqrt(2 * settings["model"]["layers"])
+    for block in wrapped.model.model.layers:
+        for last in (block.self_attn.o_proj, block.mlp.down_proj):
+            last.weight.data /= shrink
+            last.register_forward_hook(lambda linear, _, output: functional.dropout(output, rate, linear.training))
+    return wrapped
 
 
 def unregularized(settings: Settings) -> Settings:
@@ -116,7 +128,7 @@ ARMS = {
     "initialization": Arm(build=wide),
     "data": Arm(split=levelled),
     "regularization": Arm(settings=unregularized),
-    "architecture": Arm(settings=as_llama),
+    "architecture": Arm(settings=as_llama, build=llama),
 }
 """In the order of training: arms that compute the same function need no new compilation."""
 
@@ -159,15 +171,15 @@ def train_arm(
 
 
 def main() -> None:
-    """Trains the arms one after another, both seeds of one before the next."""
+    """Trains the arms one after another, all seeds of one before the next."""
     began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("corpus", "tokenizer", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--apart", type=Path, help="JSON lines with a text each that is not trained on")
+    parser.add_argument("--apart", type=Path, help="JSON lines of apart.py: texts that are not trained on")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds; nothing is begun that may end later")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")

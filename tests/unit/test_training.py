@@ -1,6 +1,8 @@
 """The scripts that trained the embedded model: their BLOOM is that of transformers."""
 
 import importlib
+import json
+import lzma
 import sys
 import tomllib
 import warnings
@@ -25,7 +27,7 @@ SETTINGS = tomllib.loads((TRAINING / "config.toml").read_text(encoding="utf-8"))
 @pytest.fixture(scope="module")
 def train() -> Iterator[ModuleType]:
     """The script `training/train.py`, which finds its neighbours as a script does."""
-    names = ("train", "bloom", "llama", "mixtral", "text")
+    names = ("train", "bloom", "llama", "mixtral", "text", "arms", "apart")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TRAINING)
         yield importlib.import_module("train")
@@ -135,3 +137,43 @@ def test_a_model_with_experts_learns_and_all_its_weights_are_moved(train) -> Non
     assert moved == {id(parameter) for parameter in model.parameters()}
     assert any(parameter.ndim == 3 for parameter in model.parameters())
     assert model.as_transformers(settings).config.num_local_experts == 8
+
+
+def test_the_llama_arm_begins_and_drops_out_as_base_does(train) -> None:
+    arms = importlib.import_module("arms")
+    settings = train.settings_of("config.toml", ["model.layers=2", "model.width=64", "model.heads=4"])
+    torch.manual_seed(3)
+    base, llama = (arms.ARMS[arm].settings(settings) for arm in ("base", "architecture"))
+    bloom, model = train.build(base, vocabulary=97), arms.ARMS["architecture"].build(llama, vocabulary=97)
+    last = [dict(bloom.named_parameters())["transformer.h.0.mlp.dense_4h_to_h.weight"]]
+    last += [
+        part.weight for block in model.model.model.layers for part in (block.self_attn.o_proj, block.mlp.down_proj)
+    ]
+    assert [weight.std().item() for weight in last] == pytest.approx([0.02 / 2] * 5, rel=0.05)
+    model.dropout.p = 0.0  # what is left is dropped out inside the blocks
+    tokens = torch.randint(97, (1, 9))
+    assert not torch.equal(losses(model.train(), tokens), losses(model, tokens))
+    assert torch.equal(losses(model.eval(), tokens), losses(model, tokens))
+    blocks = [
+        sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 2)
+        for block in (bloom.transformer["h"][0], model.model.model.layers[0])
+    ]
+    assert blocks[0] == blocks[1]
+
+
+def test_text_kept_apart_is_what_every_training_holds_out_and_more(train, tmp_path) -> None:
+    apart, arms = importlib.import_module("apart"), importlib.import_module("arms")
+    tokenizer = arms.Tokenizer.from_file(str(ASSETS / "tiny" / "tokenizer.json"))
+    (tmp_path / "train").mkdir()
+    with lzma.open(tmp_path / "train" / "eng.txt.xz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(f"line {i}" for i in range(8 * 600)) + "\n")
+    records = [json.loads(line) for line in apart.lines(tmp_path)]
+    assert [record["split"] for record in records] == ["evaluation"] * 30 + ["calibration"] * 6
+    split = train.encode(tmp_path, tokenizer, SETTINGS["text"])
+    kept, held = split["eng"]
+    assert 0 < len(held) < 30
+    texts = {record["text"] for record in records}
+    assert {tokenizer.decode(array[1:-1].tolist()) for array in held} < texts
+    left, none = arms.without(split, texts, tokenizer)["eng"]
+    assert (len(left), none) == (600 - 36, [])
+    assert len(kept) == 600 - len(held)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import ttest_ind
 
 from fairbits.auditing.record import HEADLINE
+from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.forward.points import PointKind
 from fairbits.stats.frame import LanguageFrame
-from fairbits.stats.intervals import Estimate
+from fairbits.stats.intervals import Estimate, estimate_within
 from fairbits_research.experiments.gaps import LanguageGap, documents_for
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab
 from fairbits_research.experiments.result import (
@@ -34,13 +36,18 @@ ARMS = (BASE, *RESPECTS, PENALTY)
 BITS = (3, 4)
 SEEDS = 2
 """Models that an arm needs: every difference is compared with the range over seeds."""
+CHANCE_DRAWS = 100_000
 USE: Mapping[PointKind, str] = {"block": "stream", "mlp": "MLP", "attention": "attention"}
 """Where layer use is measured, and its name in tables; the first is that of the documents and of the penalty."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """The measurements of one model. `uneven` is the standard deviation over blocks of ā_l, by where it is measured."""
+    """The measurements of one model.
+
+    `uneven` is the standard deviation over blocks of ā_l, by where it is measured; `effective` is the largest less the
+    smallest κ_eff = Σ_l ā_l·κ_l of a language.
+    """
 
     name: str
     kappa: float  # the largest of a block
@@ -49,6 +56,7 @@ class TrainedModel:
     bits: float
     frames: Mapping[int, LanguageFrame]
     gaps: Mapping[int, LanguageGap]
+    effective: float = 0.0
 
 
 def models_in(directory: str | Path) -> dict[str, list[str]]:
@@ -84,8 +92,36 @@ def arms_with_enough_models(models: Mapping[str, Sequence[str]]) -> tuple[dict[s
 
 def direction_of_change(arm: Sequence[float], base: Sequence[float]) -> int:
     """Returns 1 or −1 where all of an arm lie above or below all of base by more than the range of either, else 0."""
-    room = max(np.ptp(arm), np.ptp(base))
-    return int(min(arm) - max(base) > room) - int(min(base) - max(arm) > room)
+    return int(_directions(np.asarray(arm, dtype=float), np.asarray(base, dtype=float)))
+
+
+def _directions(arm: Floats, base: Floats) -> Floats:
+    """Returns the direction of change of many arms at once; the last axis runs over models."""
+    room = np.maximum(np.ptp(arm, axis=-1), np.ptp(base, axis=-1))
+    above = arm.min(axis=-1) - base.max(axis=-1) > room
+    below = base.min(axis=-1) - arm.max(axis=-1) > room
+    return above.astype(float) - below
+
+
+def false_alarms(base: int, arms: Sequence[int]) -> tuple[float, float]:
+    """Returns how often the rule errs where no arm differs: one arm changed, on average, and any arm lowered.
+
+    `base` and `arms` are numbers of models. Their quantity is Gaussian over seeds with the same mean and variance
+    everywhere; 100,000 families are simulated.
+    """
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(CHANCE_DRAWS, base))
+    directions = np.stack([_directions(rng.normal(size=(CHANCE_DRAWS, n)), drawn) for n in arms])
+    return float(np.mean(directions != 0)), float(np.mean((directions < 0).any(axis=0)))
+
+
+def difference_over_seeds(arm: Sequence[float], base: Sequence[float]) -> Estimate:
+    """Returns mean(arm) − mean(base) with Welch's 95 % t interval over seeds; without one where no seed differs."""
+    value, n = float(np.mean(arm) - np.mean(base)), len(arm) + len(base)
+    if np.ptp(arm) == 0 and np.ptp(base) == 0:
+        return Estimate.without_interval(value, n)
+    interval = ttest_ind(arm, base, equal_var=False).confidence_interval(0.95)
+    return estimate_within(value, float(interval.low), float(interval.high), n=n, confidence=0.95)
 
 
 def measure_model(lab: ModelLab) -> TrainedModel:
@@ -99,6 +135,7 @@ def measure_model(lab: ModelLab) -> TrainedModel:
         float(np.mean(list(lab.reference_bits().values()))),
         frames,
         {bits: LanguageGap.of(frame) for bits, frame in frames.items()},
+        float(np.ptp(lab.pattern(*HEADLINE).share @ lab.kappa)),
     )
 
 
@@ -107,14 +144,17 @@ def unevenness(lab: ModelLab, kind: PointKind) -> float:
     return float(lab.pattern(kind, HEADLINE[1]).share.std(axis=1).mean())
 
 
+EFFECTIVE = "range of κ_eff"
+
+
 def quantities(model: TrainedModel) -> dict[str, float]:
     """Returns all numbers of a model that tables show."""
     shown = {"max κ": model.kappa, "κ of a map": model.tensor_kappa}
     shown |= {f"uneven {word}": value for word, value in model.uneven.items()}
-    shown["bits per byte"] = model.bits
+    shown |= {EFFECTIVE: model.effective, "bits per byte": model.bits}
     for bits, frame in model.frames.items():
         numbers = (model.gaps[bits].estimate, frame.worst()[1], frame.mean())
-        shown |= {f"{what}, {bits} bits": e.value for what, e in zip(("gap", "worst", "mean"), numbers, strict=True)}
+        shown |= {f"{what} at {bits} bits": e.value for what, e in zip(("gap", "worst", "mean"), numbers, strict=True)}
     return shown
 
 
@@ -140,26 +180,39 @@ def training_choices(laboratory: Laboratory, models: Mapping[str, Sequence[str]]
     seeds = [int(model.name.rpartition("-")[2]) for model in family[BASE] if model.name.rpartition("-")[2].isdigit()]
     return describe(
         "training-choices",
-        design=(
-            f"{total} models trained from scratch, {SEEDS} seeds or more per arm, that differ from base in one respect "
-            "each: languages levelled to the same number of tokens (data), Muon for the matrices of the blocks "
-            "(optimizer), Llama of the same width, depth and size (architecture), no weight decay and no dropout "
-            "(regularization), matrices initialised three times as large (initialization), a loss with the squared "
-            "coefficient of variation over blocks of the mean norm of the residual stream (penalty). Round to nearest "
-            f"per channel at {' and '.join(map(str, BITS))} bits. A quantity counts as changed where all models of an "
-            "arm lie on one side of all of base by more than the range over seeds of either; two and two models of one "
-            "kind do so in 9 % of cases, and one or more of five such arms is lowered in 16 %. Gaps are compared "
-            "document by document, every seed with every seed, with 95 % intervals."
-        ),
+        design=_design(kept),
         subject=bench.subject(seeds, models=sorted(model.name for arm in family.values() for model in arm)),
         answer=penalty.answer,
-        verdict=f"On the penalty: {penalty.because}; on κ: {respects.because}.",
+        verdict=(
+            f"On the penalty: {penalty.because}; on κ: {respects.because}; on disparity: {_disparity(family)}; on "
+            f"κ_eff: {_by_interval(family, EFFECTIVE)}."
+        ),
         meaning=_meaning(penalty.answer, respects.answer),
         tables=(_models(family), _moves(family), *([_changes(pairs)] if pairs else [])),
         figure=_figure(family),
         judgements=(penalty, respects),
         power=_power(penalty.answer, pairs),
         notes=notes,
+    )
+
+
+def _design(kept: Mapping[str, Sequence[str]]) -> str:
+    counts = {arm: len(paths) for arm, paths in kept.items()}
+    seeds = " or ".join(map(str, sorted(set(counts.values()))))
+    changed, lowered = false_alarms(counts[BASE], [count for arm, count in counts.items() if arm != BASE])
+    return (
+        f"{sum(counts.values())} models trained from scratch, {seeds} seeds per arm, that differ from base in one "
+        "respect each: languages levelled to the same number of tokens (data), Muon for the matrices of the blocks "
+        "(optimizer), Llama of the same width, depth and size (architecture), no weight decay and no dropout "
+        "(regularization), matrices initialised three times as large (initialization), a loss with the squared "
+        "coefficient of variation over blocks of the mean norm of the residual stream (penalty). Round to nearest per "
+        f"channel at {' and '.join(map(str, BITS))} bits. Differences of means have 95 % intervals over seeds (Welch's "
+        "t): they say what other seeds would give on the same text, each on its own, so that one in twenty misses. A "
+        "quantity counts as changed where all models of an arm lie on one side of all of base by more than the range "
+        "over seeds of either; with these numbers of models, an arm that differs in nothing does so in "
+        f"{changed:.1%} of cases, and one or more of {len(counts) - 1} such arms is lowered in {lowered:.1%} "
+        "(simulated). Gaps with the penalty are compared document by document, every seed with every seed, with 95 % "
+        "intervals."
     )
 
 
@@ -212,8 +265,12 @@ def judge_respects(family: Family) -> Judgement:
     elif len(way) == len(RESPECTS) and not any(way.values()):
         answer = Answer.NOT_SUPPORTED
     words = {-1: "lowered by", 1: "raised by", 0: "not changed beyond the range over seeds by"}
+    shown = {
+        arm: f"{arm} ({_listed(kappa[arm])}: {estimate_text(difference_over_seeds(kappa[arm], kappa[BASE]))})"
+        for arm in way
+    }
     parts = [
-        f"{words[side]} {', '.join(f'{arm} ({_listed(kappa[arm])})' for arm in way if way[arm] == side)}"
+        f"{words[side]} {', '.join(shown[arm] for arm in way if way[arm] == side)}"
         for side in words
         if side in way.values()
     ]
@@ -226,6 +283,23 @@ def judge_respects(family: Family) -> Judgement:
     return Judgement(
         "001-21", answer, because if parts else "no models that differ in these respects were given", numbers
     )
+
+
+def _by_interval(family: Family, quantity: str) -> str:
+    """Returns which arms raise, lower or do not certainly change a quantity, by the interval over seeds of each."""
+    values = {arm: [quantities(model)[quantity] for model in models] for arm, models in family.items()}
+    parts: dict[str, list[str]] = {"raised by": [], "lowered by": [], "not certainly changed by": []}
+    for arm in [arm for arm in values if arm != BASE]:
+        change = difference_over_seeds(values[arm], values[BASE])
+        side = "raised by" if change.low > 0 else "lowered by" if change.high < 0 else "not certainly changed by"
+        parts[side].append(f"{arm} ({estimate_text(change)})")
+    listed = ", ".join(f"{side} {', '.join(arms)}" for side, arms in parts.items() if arms)
+    return f"the {quantity}, {number_text(float(np.mean(values[BASE])))} in {BASE}, is {listed}"
+
+
+def _disparity(family: Family) -> str:
+    """Returns which arms change the gap at each width."""
+    return " and ".join(_by_interval(family, f"gap at {bits} bits") for bits in BITS)
 
 
 def _pairs(family: Family) -> Pairs:
@@ -256,22 +330,21 @@ def _models(family: Family) -> ResultTable:
 
 def _moves(family: Family) -> ResultTable:
     shown = {arm: [quantities(model) for model in models] for arm, models in family.items()}
-    columns = tuple(
-        name for name in shown[BASE][0] if all(name in numbers for arm in shown.values() for numbers in arm)
-    )
+    names = [name for name in shown[BASE][0] if all(name in numbers for arm in shown.values() for numbers in arm)]
     rows = []
-    for arm in shown.keys() - {BASE}:
-        pairs = [[numbers[c] for numbers in shown[of]] for c in columns for of in (arm, BASE)]
-        rows.append((arm, *(_move(one, base) for one, base in zip(pairs[::2], pairs[1::2], strict=True))))
-    rows.sort(key=lambda row: ARMS.index(row[0]))
-    title = "Difference to base: of the means [range over pairs of seeds], ↓ ↑ where changed"
-    return ResultTable(title, ("arm", *columns), tuple(rows))
+    for name in names:
+        values = {arm: [numbers[name] for numbers in models] for arm, models in shown.items()}
+        rows += [
+            (name, arm, number_text(float(np.mean(values[arm]))), _move(values[arm], values[BASE]))
+            for arm in ARMS
+            if arm in values and arm != BASE
+        ]
+    title = "Difference to base: of the means [95 % interval over seeds, Welch's t], ↓ ↑ where changed"
+    return ResultTable(title, ("quantity", "arm", "mean", "less base"), tuple(rows))
 
 
 def _move(arm: Sequence[float], base: Sequence[float]) -> str:
-    differences = np.subtract.outer(arm, base)
-    spread = Estimate(float(differences.mean()), float(differences.min()), float(differences.max()), differences.size)
-    return estimate_text(spread) + {-1: " ↓", 0: "", 1: " ↑"}[direction_of_change(arm, base)]
+    return estimate_text(difference_over_seeds(arm, base)) + {-1: " ↓", 0: "", 1: " ↑"}[direction_of_change(arm, base)]
 
 
 def _changes(pairs: Pairs) -> ResultTable:
@@ -298,7 +371,8 @@ def _figure(family: Family) -> ResultFigure:
 
 
 def _listed(numbers: Sequence[float]) -> str:
-    return " and ".join(map(number_text, numbers))
+    *first, last = map(number_text, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _meaning(penalty: Answer, respects: Answer) -> str:

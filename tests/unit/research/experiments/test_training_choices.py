@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
+from scipy.stats import t as student_t
 
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import ASSETS
@@ -20,7 +21,9 @@ from fairbits_research.experiments.training_choices import (
     TrainedModel,
     arms_with_enough_models,
     change_answer,
+    difference_over_seeds,
     direction_of_change,
+    false_alarms,
     judge_penalty,
     judge_respects,
     models_in,
@@ -81,12 +84,34 @@ def test_arms_need_two_seeds() -> None:
     assert notes == ("Left out, with fewer than 2 models: data.",)
 
 
-def test_the_rule_errs_as_often_as_the_design_says() -> None:
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(3000, 6, 2))
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_the_rule_errs_as_often_as_the_design_says(seeds) -> None:
+    rng = np.random.default_rng(1)
+    drawn = rng.normal(size=(3000, 6, seeds))
     directions = np.array([[direction_of_change(arm, base) for arm in arms] for base, *arms in drawn])
-    assert np.mean(directions != 0) == pytest.approx(0.09, abs=0.01)
-    assert np.mean((directions < 0).any(axis=1)) == pytest.approx(0.16, abs=0.02)
+    changed, lowered = false_alarms(seeds, [seeds] * 5)
+    assert np.mean(directions != 0) == pytest.approx(changed, abs=0.01)
+    assert np.mean((directions < 0).any(axis=1)) == pytest.approx(lowered, abs=0.02)
+    assert (changed, lowered) == pytest.approx({2: (0.091, 0.153), 3: (0.0075, 0.0166)}[seeds], abs=0.002)
+
+
+def test_the_interval_over_seeds_is_welchs() -> None:
+    arm, base = [0.7062, 0.7997, 0.7531], [0.4885, 0.4506, 0.4602]
+    change = difference_over_seeds(arm, base)
+    parts = [np.var(values, ddof=1) / 3 for values in (arm, base)]
+    freedom = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
+    reach = student_t.ppf(0.975, freedom) * np.sqrt(sum(parts))
+    assert change.value == pytest.approx(np.mean(arm) - np.mean(base))
+    assert (change.low, change.high) == pytest.approx((change.value - reach, change.value + reach))
+    assert change.n == 6
+    assert not difference_over_seeds([1.0, 1.0], [2.0, 2.0]).bounded
+
+
+def test_the_interval_over_seeds_covers_the_difference() -> None:
+    rng = np.random.default_rng(2)
+    drawn = rng.normal(size=(1000, 2, 3)) * [[3.0], [1.0]]
+    missed = np.mean([difference_over_seeds(arm, base).excludes(0) for arm, base in drawn])
+    assert missed == pytest.approx(0.05, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +174,8 @@ def test_respects_that_were_not_tried_leave_it_undecided() -> None:
 def test_an_arm_that_learned_less_is_named() -> None:
     family = {"base": models((5, 6)), "data": models((1, 1.2), bits=3.0), "optimizer": models((1, 1.2))}
     because = judge_respects(family).because
-    assert "lowered by data (1 and 1.2), optimizer (1 and 1.2)" in because
+    assert "lowered by data (1 and 1.2: -4.4 [" in because
+    assert ", optimizer (1 and 1.2: -4.4 [" in because
     assert because.endswith("data also learned less (more bits per byte)")
 
 
@@ -176,6 +202,11 @@ def test_a_small_run_sees_the_heavy_tails_of_one_arm(tmp_path) -> None:
     penalty, respects = result.judgements
     assert (penalty.claim, respects.claim) == ("000-29", "001-21")
     assert "raised by initialization" in respects.because
+    assert "2 seeds per arm" in result.design
+    assert [row[1] for row in result.tables[1].rows if row[0] == "max κ"] == ["initialization", "penalty"]
+    for measured in ("gap at 3 bits", "gap at 4 bits", "range of κ_eff"):
+        text = result.verdict.partition(f"the {measured}, ")[2]
+        assert all(f"{arm} (" in text for arm in ("initialization", "penalty"))
     assert penalty.answer is Answer.UNDECIDED  # models of the same weights: layer use is as uneven as before
     same = [row for row in result.tables[2].rows if row[1] in ("penalty-1 less base-1", "penalty-2 less base-2")]
     assert [row[3] for row in same] == ["0 [0, 0]"] * 4
