@@ -214,8 +214,9 @@ def test_a_bound_that_is_attained_holds() -> None:
 def test_the_revised_formula_needs_outlier_blocks() -> None:
     share = np.array([[0.2, 0.8], [0.25, 0.75], [0.3, 0.7], [0.4, 0.6]])
     damage = np.array([4.0, 3.0, 2.0, 0.0])
-    assert revised(share, np.array([1.0, 2.0]), damage=damage) == {}
-    predictions = revised(share, np.array([160.0, 0.0]), damage=damage)
+    assert revised(share, np.array([1.0, 2.0]), damage=damage, outliers=()) == {}
+    assert revised(share, np.array([1.0, 2.0]), damage=damage, outliers=(0, 1)) == {}, "all activation is in them"
+    predictions = revised(share, np.array([160.0, 0.0]), damage=damage, outliers=(0,))
     assert predictions == {(REVISED, DAMAGE): pytest.approx(0.01 * 0.2 * 160)}
 
 

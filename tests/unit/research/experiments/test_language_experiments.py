@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fairbits.auditing.record import HEADLINE
 from fairbits.core.errors import InputError
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.included_texts import udhr, udhr_languages
 from fairbits_research.experiments import language_traits
 from fairbits_research.experiments.laboratory import Laboratory, Setting
-from fairbits_research.experiments.language_traits import ACTIVATION, LanguageTraits, combine_languages
+from fairbits_research.experiments.language_traits import LanguageTraits, combine_languages
 from fairbits_research.experiments.mediation_experiment import (
     Chain,
     TokenizationEffect,
@@ -21,7 +22,7 @@ from fairbits_research.experiments.mediation_experiment import (
     mean_over_languages,
 )
 from fairbits_research.experiments.result import Answer, all_of
-from fairbits_research.experiments.trait_correlation import correlate, correlation_table, has_sign, languages_needed
+from fairbits_research.experiments.trait_correlation import correlate, correlation_tables, has_sign, languages_needed
 from fairbits_research.experiments.trait_experiments import (
     _judge_listed,
     _judge_mt5,
@@ -62,8 +63,10 @@ def traits(a: np.ndarray, damage: np.ndarray, *, lost: np.ndarray, quality: np.n
         damage={"nearest, 3 bits": measured["D"]},
         dropout=measured["lost"],
         outlier_share=frame(dict(zip(codes, a, strict=True)), 1e-4),
-        activation={ACTIVATION: a},
-        kappa={ACTIVATION: 100 * a},
+        kappa_frame=frame(dict(zip(codes, 100 * a, strict=True)), 1e-4),
+        activation={HEADLINE: a, ("mlp", "norm"): a**2},
+        kappa={HEADLINE: 100 * a, ("mlp", "norm"): 90 * a},
+        attention=a,
         base_bits=rng.uniform(1, 2, len(a)),
         bytes_per_token=rng.uniform(3, 4, len(a)),
         quality=rng.uniform(0.3, 1, len(a)) if quality is None else quality,
@@ -112,13 +115,16 @@ class TestTraitCorrelation:
     def test_the_table_adjusts_for_all_its_rows(self) -> None:
         rng = np.random.default_rng(0)
         correlations = [
-            correlate(("x", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for _ in range(5)
+            correlate((f"x{i}", rng.normal(size=12)), ("y", rng.normal(size=12)), among="own") for i in range(5)
         ]
-        table = correlation_table("correlations", correlations)
+        table, checks = correlation_tables("correlations", correlations)
         p, adjusted = (
             np.array([float(row[table.columns.index(name)]) for row in table.rows]) for name in ("p", "p, Holm")
         )
         assert adjusted.min() == pytest.approx(min(1.0, 5 * p.min()), rel=1e-3)
+        assert table.title == "correlations, with y"
+        assert [row[:2] for row in table.rows] == [("12 own", f"x{i}") for i in range(5)]
+        assert [row[3:] for row in checks.rows] == [("–", "–")] * 5, "nothing was held fixed"
 
     def test_only_what_is_open_needs_more_languages(self) -> None:
         assert "r(a)" not in languages_needed({"r(a)": about(0.5), "r(b)": about(0.3, 0.4)})
@@ -136,6 +142,7 @@ class TestManyLanguages:
 
     def test_named_languages_and_own_text_are_all_there_is(self) -> None:
         assert language_traits.many_languages(Laboratory(Setting(text=udhr(["eng", "fra"])))) is None
+        assert language_traits.many_languages(Laboratory(Setting("./model", languages=["eng", "fra"]))) is None
 
     def test_others_are_drawn_from_those_the_model_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screening = language_traits.LanguageScreening(dict.fromkeys(CODES[:150], 0.5) | dict.fromkeys(CODES[150:], 2.0))
@@ -203,12 +210,42 @@ class TestCorrelations:
         assert combine_languages(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
 
     def test_attention_has_three_answers(self) -> None:
-        assert [_judge_mt5(estimate).answer for estimate in (about(-0.8), about(0.0), about(-0.5), None)] == [
-            YES,
-            NO,
-            OPEN,
-            OPEN,
+        estimates = about(-0.8), about(0.0), about(-0.5), None
+        assert [_judge_mt5(estimate, ("decoder",) * 4).answer for estimate in estimates] == [YES, NO, OPEN, OPEN]
+
+    @pytest.mark.parametrize(
+        ("stacks", "words"),
+        [
+            (("encoder", "decoder"), "the decoder's outlier blocks, in an encoder–decoder model as mT5 is"),
+            (("encoder",), "of an encoder, which is no model like mT5"),
+            (("decoder",), "of a decoder, which is no model like mT5"),
+        ],
+    )
+    def test_attention_says_in_which_kind_of_model(self, stacks: tuple[str, ...], words: str) -> None:
+        assert words in _judge_mt5(about(-0.8), stacks).because
+
+    def test_the_table_of_the_research_notes_is_ordered_by_damage(self) -> None:
+        whole = example(n=12)
+        table = whole.main_table("nearest, 3 bits")
+        assert table.columns == ("language", "ā_outlier", "κ_eff", "D, nearest, 3 bits, bits/byte")
+        damage = [float(row[3].split()[0]) for row in table.rows]
+        assert damage == sorted(damage)
+        assert sorted(row[0] for row in table.rows) == list(whole.languages)
+
+    def test_traits_are_in_narrow_tables(self) -> None:
+        tables = example(n=12).tables()
+        assert [table.title.split(" of ")[0] for table in tables] == [
+            *("Activation", "Effective kurtosis", "Damage in bits per byte", "Redundancy", "Text")
         ]
+        assert max(len(table.columns) for table in tables) <= 8
+        assert tables[1].columns == ("language", "κ_eff", "κ_eff, MLP norm")
+
+    def test_without_outlier_blocks_there_is_no_share(self) -> None:
+        none = replace(example(), outlier_share=None, activation={}, attention=None)
+        with pytest.raises(InputError, match="--outlier-layers"):
+            _ = none.a
+        assert judge_proxy(none).answer is judge_survival(none).answer is OPEN
+        assert "ā_outlier" not in {column for table in none.tables() for column in table.columns}
 
 
 class TestTrainingData:
@@ -267,8 +304,10 @@ class TestMediation:
         direct = 0.5 * lost - 0.3 * T + rng.normal(0, 0.01, n)
         alone = 0.5 * lost + rng.normal(0, 0.01, n)
         fits = {
-            way: fit_chain(traits(a, D, lost=lost, quality=T), seed=0)
-            for way, D in (("beside", direct), ("alone", alone))
+            way: fit_chain(measured, seed=0, mediator=dict(zip(measured.languages, a.tolist(), strict=True)))
+            for way, measured in (
+                (way, traits(a, D, lost=lost, quality=T)) for way, D in (("beside", direct), ("alone", alone))
+            )
         }
         assert fits["beside"].p["T and D given R"] < 0.01
         assert min(fits["alone"].p.values()) > 0.05
@@ -276,7 +315,12 @@ class TestMediation:
 
     def test_few_languages_are_refused(self) -> None:
         with pytest.raises(InputError, match="name at least 12"):
-            fit_chain(example(n=8), seed=0)
+            fit_chain(example(n=8), seed=0, mediator=dict.fromkeys(example(n=8).languages, 0.5))
+
+    def test_languages_without_a_mediator_are_left_out(self) -> None:
+        whole = example(n=30)
+        some = dict(zip(whole.languages[1:], whole.a[1:].tolist(), strict=True))
+        assert fit_chain(whole, seed=0, mediator=some).fit.chain.n == 29
 
     def test_the_mean_over_languages_has_an_interval(self) -> None:
         mean = mean_over_languages(np.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3]))

@@ -10,15 +10,10 @@ from fairbits.models.embedded import LANGUAGES
 from fairbits.text.corpus import Corpus
 from fairbits.text.included_texts import udhr
 from fairbits_research.experiments import language_traits
-from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values, outlier_blocks
+from fairbits_research.experiments.finer_tokens import MORE_TOKENS, split_tokens, splits_of, with_finer_tokens
+from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values
 from fairbits_research.experiments.language_traits import measure_traits
-from fairbits_research.experiments.mediation_experiment import (
-    MORE_TOKENS,
-    mediation,
-    split_tokens,
-    splits_of,
-    with_finer_tokens,
-)
+from fairbits_research.experiments.mediation_experiment import mediation
 from fairbits_research.experiments.result import Answer
 from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
 
@@ -38,7 +33,7 @@ def shortened(languages: Iterable[str]) -> Corpus:
 DOCUMENTS = 6
 OPEN = Answer.UNDECIDED
 OWN = "arb_Arab", "eng_Latn", "fra_Latn", "hin_Deva"
-SMALL = Setting(tokens=64, calibration=64, text=shortened(OWN))
+SMALL = Setting(tokens=64, calibration=64, text=shortened(OWN), outlier_layers=(1,))
 
 
 class TestFinerTokens:
@@ -87,10 +82,10 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(language_traits, "DRAWS", 2)
     monkeypatch.setattr(language_traits, "many_languages", lambda _: (wide, screening))
     compared = redundancy(Laboratory(SMALL))
-    assert [table.title for table in compared.tables[2:]] == [
-        f"Traits of {group} languages" for group in ("own", "many", "known")
+    text = [table for table in compared.tables if table.title.startswith("Text of")]
+    assert [(table.title, len(table.rows)) for table in text] == [
+        *(("Text of own languages", 4), ("Text of many languages", 14), ("Text of known languages", 13))
     ]
-    assert [len(table.rows) for table in compared.tables[2:]] == [4, 14, 13]
     assert compared.answer is OPEN  # four own languages decide nothing
     result = mediation(wide)
     assert [judgement.claim for judgement in result.judgements] == ["004-27"]
@@ -110,12 +105,18 @@ def test_languages_are_known_where_the_model_beats_byte_frequencies() -> None:
 
 
 @pytest.mark.long
-def test_traits_of_a_variant_are_those_of_its_blocks() -> None:
-    laboratory = Laboratory(SMALL)
-    lab = laboratory.lab(laboratory.with_outliers(outlier_blocks(4)))
+def test_traits_are_those_of_the_outlier_blocks() -> None:
+    laboratory = Laboratory(replace(SMALL, outlier_layers=None, insert_outliers={1: 125.0, 2: 148.0}))
+    assert laboratory.outliers == (1, 2)
+    lab = laboratory.lab()
     traits = measure_traits(lab, "own", dropout=True, treatments=["nearest, 3 bits"])
-    share = traits.outlier_share.by_language()
+    share = traits.outlier_frame.by_language()
     assert traits.a == pytest.approx([share[code].value for code in traits.languages])
+    audited = lab.pattern("block", "norm")
+    assert traits.a == pytest.approx([audited.fraction((1, 2))[code].value for code in traits.languages])
+    assert traits.kappa_eff == pytest.approx(
+        [audited.kappa_weighted(lab.kappa)[code].value for code in traits.languages]
+    )
     assert (language_values(traits.damage["nearest, 3 bits"]) > 0).all()
     assert (traits.kappa_eff > 10).all()
     assert traits.quality[traits.languages.index("eng_Latn")] == 1.0

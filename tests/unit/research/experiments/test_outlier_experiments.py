@@ -9,12 +9,14 @@ import pytest
 
 from fairbits.comparison.critical_bits import CriticalBits
 from fairbits.core.errors import InputError
+from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.kurtosis.patterns import Pattern
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments import bit_threshold, layer_ablation
 from fairbits_research.experiments import outliers_experiment as outliers
 from fairbits_research.experiments.gaps import LanguageGap, documents_for
+from fairbits_research.experiments.laboratory import Laboratory, ModelLab
 from fairbits_research.experiments.result import Answer, ExperimentSubject, Result
 
 LANGUAGES, DOCUMENTS = 6, 12
@@ -38,9 +40,12 @@ def estimate(low: float, high: float) -> Estimate:
 class FakeLab:
     """A lab whose gap is a function of max κ, the widths of its blocks, and the quantizer."""
 
+    outlier_text = ModelLab.outlier_text
+
     def __init__(self, kappa: np.ndarray, gap: Callable[..., float]) -> None:
         self.kappa, self.n_blocks, self._gap = kappa, len(kappa), gap
         self.setting = SimpleNamespace(seed=0)
+        self.outliers = outliers_above_threshold(kappa)
 
     def pattern(self, _kind: str, _measure: str) -> Pattern:
         lang = np.repeat([f"l{i}" for i in range(LANGUAGES)], DOCUMENTS)
@@ -60,14 +65,27 @@ class FakeLab:
 
 
 class FakeLaboratory:
-    def __init__(self, gap: Callable[..., float], kappa: np.ndarray = KAPPA) -> None:
-        self.setting = SimpleNamespace(model="plain", seed=0)
+    """A laboratory of a model without outlier blocks unless its κ exceeds 100; a knob that is exact unless said so."""
+
+    knob = Laboratory.knob
+    require_outliers = Laboratory.require_outliers
+    outlier_settings = Laboratory.outlier_settings
+
+    def __init__(self, gap: Callable[..., float], kappa: np.ndarray = KAPPA, *, exact: bool = True) -> None:
+        self.setting = SimpleNamespace(model="plain", seed=0, insert_outliers=None)
+        self.model, self._exact = "plain", exact
         self._gap, self._kappa = gap, {"plain": kappa}
+
+    @property
+    def outliers(self):
+        return self.lab().outliers.blocks
 
     def lab(self, model=None):
         return FakeLab(self._kappa[model or "plain"], self._gap)
 
     def with_outliers(self, kappa):
+        if not self._exact:
+            raise InputError("exact rescaling is not known")
         changed = self._kappa["plain"].copy()
         changed[list(kappa)] = list(kappa.values())
         self._kappa[str(kappa)] = changed
@@ -108,8 +126,7 @@ def test_documents_for_an_interval_without_bounds() -> None:
 def test_knob_keeps_what_is_above_the_model() -> None:
     assert outliers.outlier_levels(KAPPA) == [{3: 20.0, 7: 20.0}, {3: 100.0, 7: 100.0}, {3: 500.0, 7: 500.0}]
     assert outliers.outlier_levels(np.array([1.0, 60.0])) == [{0: 100.0, 1: 100.0}, {0: 500.0, 1: 500.0}]
-    with pytest.raises(InputError, match="max κ is 600"):
-        outliers.outlier_levels(np.array([1.0, 600.0]))
+    assert outliers.outlier_levels(np.array([1.0, 600.0])) == []
 
 
 UP, FLAT, DOWN = estimate(0.1, 0.2), estimate(-0.1, 0.2), estimate(-0.2, -0.1)
@@ -180,6 +197,26 @@ def test_outliers_that_matter_under_absmax_only() -> None:
     assert outliers.outliers(FakeLaboratory(gap)).judgements[0].answer is NO
 
 
+def test_blocks_are_compared_where_outliers_cannot_be_inserted(tmp_path) -> None:
+    gap = lambda kappa, widths, _: 0.01 * kappa[list(widths)].max() ** 0.5  # noqa: E731
+    result = outliers.outliers(FakeLaboratory(gap, exact=False))
+    assert result.judgements == ()
+    assert "exact rescaling is not known" in result.notes[0]
+    assert [row[0] for row in result.tables[0].rows] == list(range(12))
+    assert "rank ρ of a block's κ and its gap is 1 [1, 1] (absmax), 1 [1, 1] (exact clip) over 12 blocks" in (
+        result.verdict
+    )
+    assert result.answer is NO, "blocks of low κ show a gap"
+    round_trip(result, tmp_path)
+    assert "max κ 600" in outliers.outliers(FakeLaboratory(gap, np.append(KAPPA, 600.0))).notes[0]
+
+
+def test_a_model_without_blocks_of_low_kappa_leaves_that_part_out() -> None:
+    result = outliers.outliers(FakeLaboratory(lambda kappa, *_: 0.01 * kappa.max() ** 0.5, KAPPA + 10))
+    assert result.verdict.startswith("No block has κ below 5; ")
+    assert len(result.tables) == 2
+
+
 def halving(start: float, per_kappa: Callable[[float, str], float]) -> Callable[..., float]:
     """A gap that is 0.01 at `start` bits plus what κ costs, and half at each bit more."""
     return lambda kappa, widths, how: 0.01 * 2.0 ** (start + per_kappa(kappa.max(), how) - widths[0])
@@ -199,9 +236,25 @@ def test_bit_threshold_that_the_clip_decides() -> None:
     assert bit_threshold.bit_threshold(FakeLaboratory(halving(3.6, cost))).answer is NO
 
 
-def test_bit_threshold_needs_a_model_without_outliers() -> None:
-    with pytest.raises(InputError, match="max κ is 164"):
-        bit_threshold.bit_threshold(FakeLaboratory(halving(4, lambda *_: 0), KAPPA + 155.4))
+@pytest.mark.parametrize(("start", "answer"), [(5.5, YES), (4.0, NO), (7.0, NO)])
+def test_bit_threshold_takes_a_model_with_outliers_of_its_own(start, answer, tmp_path) -> None:
+    """At max κ 164 the research notes expect 5 to 6 bits."""
+    result = bit_threshold.bit_threshold(FakeLaboratory(halving(start, lambda *_: 0), KAPPA + 155.4))
+    assert result.answer is answer
+    numbers = result.judgements[0].numbers
+    assert numbers["width_absmax"] == pytest.approx(start, abs=0.15)
+    assert numbers["expected_width"] == pytest.approx(6.0)
+    assert "max κ 164 of its own" in result.notes[0]
+    assert result.verdict.endswith("the documents expect 5.0 to 6.0 bits for this κ.")
+    assert {row[0] for row in result.tables[1].rows} == {"unchanged"}
+    round_trip(result, tmp_path)
+
+
+def test_bit_threshold_without_a_knob_measures_the_model() -> None:
+    result = bit_threshold.bit_threshold(FakeLaboratory(halving(3.6, lambda *_: 0), exact=False))
+    assert "exact rescaling is not known" in result.notes[0]
+    assert result.judgements[0].numbers["expected_width"] == pytest.approx(3.99, abs=0.01)
+    assert result.answer is YES
 
 
 @pytest.mark.parametrize(("part", "answer", "rank"), [(0.5, YES, 1), (0.9, NO, 1), (0.1, NO, 1), (-0.2, NO, 13)])
@@ -222,3 +275,5 @@ def test_layer_ablation_takes_the_outlier_blocks_of_the_model() -> None:
     kappa[[5, 6, 9]] = 150
     model, blocks = layer_ablation.with_outlier_blocks(FakeLaboratory(lambda *_: 0.1, kappa))
     assert (model, blocks) == ("plain", (5, 6, 9))
+    with pytest.raises(InputError, match=r"--outlier-layers 2\), give a lower cut-off"):
+        layer_ablation.with_outlier_blocks(FakeLaboratory(lambda *_: 0.1, exact=False))
