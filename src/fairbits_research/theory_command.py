@@ -93,6 +93,7 @@ STANDING_STYLES = {
     Standing.AS_WRITTEN: "green",
     Standing.CORRECTED: "yellow",
     Standing.REFUTED: "red",
+    Standing.UNDECIDED: "cyan",
     Standing.UNTESTABLE: "cyan",
 }
 
@@ -109,7 +110,7 @@ def statements_list(judged: Sequence[Judged]) -> Group:
         place = f"{statement.document} §{statement.section}"
         table.add_row(Text(place, style="bold"), Text(statement.statement))
         claim = f" ({statement.claim})" if statement.claim else ""
-        why = f": {statement.why}" if statement.why else ""
+        why = f": {item.why}" if statement.why or item.standing is Standing.UNTESTABLE else ""
         table.add_row("", Text(f"{item.mark}{claim}{why}", style=STANDING_STYLES[item.standing]))
         table.add_row("", Text(statement.command, style="dim"))
     return Group(table, Text(), Text(count_standings(judged), style="bold"))

@@ -44,12 +44,16 @@ VERDICTS = {"supported": Verdict.HOLDS, "not supported": Verdict.FAILS, "undecid
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict, one sentence of explanation, the numbers that decide it, and the command if a model was measured."""
+    """The verdict, one sentence of explanation, the numbers that decide it, and the command if a model was measured.
+
+    `missing` names the models that an undecided claim is about, where they were not measured.
+    """
 
     verdict: Verdict
     summary: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     command: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,14 +127,15 @@ def from_experiments(claim: str, summary: str, /, *, about: Sequence[str] = (), 
     verdict = verdicts.pop() if len(verdicts) == 1 and not elsewhere else Verdict.UNDECIDED
     evidence = "; ".join(f"{SETS[judgement.where]}: {judgement.because}" for judgement in judgements)
     if elsewhere:
-        start = f"undecided because the claim is about {_listed(about)}, not measured here"
+        start = f"undecided because the claim is about {listed(about)}, not measured here"
         evidence = f"{start}. Evidence from others: {evidence}"
     values = {name: float(value) for name, value in numbers.items()}
     for judgement in judgements:
         values |= {
             f"{name}, {judgement.where.replace('-', ' ')}": float(value) for name, value in judgement.numbers.items()
         }
-    return Finding(verdict, f"{summary}; {evidence}", values, f"fairbits research {judgements[0].experiment}")
+    command, missing = f"fairbits research {judgements[0].experiment}", tuple(about) if elsewhere else ()
+    return Finding(verdict, f"{summary}; {evidence}", values, command, missing)
 
 
 def with_measurements(claim: str, finding: Finding, what: str) -> Finding:
@@ -151,10 +156,10 @@ def _is_any_of(model: str, names: Sequence[str]) -> bool:
     return any(name.lower().replace(" ", "-") in model.lower() for name in names)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Returns names as a list in words.
 
-    >>> _listed(["mT5"]), _listed(["Command R", "Command R+", "Aya 23"])
+    >>> listed(["mT5"]), listed(["Command R", "Command R+", "Aya 23"])
     ('mT5', 'Command R, Command R+ and Aya 23')
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from fairbits_research.claims.claim import DOCUMENTS, RECORDS, Claim, Finding, Verdict
+from fairbits_research.claims.claim import DOCUMENTS, RECORDS, Claim, Finding, Verdict, listed
 
 
 class Standing(StrEnum):
@@ -22,6 +22,7 @@ class Standing(StrEnum):
     AS_WRITTEN = "as written"
     CORRECTED = "corrected"
     REFUTED = "refuted"
+    UNDECIDED = "measured, undecided"
     UNTESTABLE = "cannot be tested here"
 
 
@@ -29,10 +30,10 @@ STANDINGS = {
     Verdict.HOLDS: Standing.AS_WRITTEN,
     Verdict.CONDITIONAL: Standing.CORRECTED,
     Verdict.FAILS: Standing.REFUTED,
-    Verdict.UNDECIDED: Standing.UNTESTABLE,
+    Verdict.UNDECIDED: Standing.UNDECIDED,
 }
 """The verdict on a claim -> what becomes of the statements that it decides."""
-SIGNS = {Standing.AS_WRITTEN: "✓", Standing.CORRECTED: "✓", Standing.REFUTED: "✗", Standing.UNTESTABLE: "?"}
+SIGNS = dict(zip(Standing, "✓✓✗??", strict=True))
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def judge_statement(statement: Statement, finding: Finding | None) -> Judged:
         return Judged(statement, Standing(statement.verdict), statement.why)
     if finding is None:
         raise ValueError(f"{statement.place}: neither a verdict nor a claim decides {statement.statement!r}")
+    if finding.missing:
+        return Judged(statement, Standing.UNTESTABLE, f"the weights of {listed(finding.missing)} could not be had here")
     return Judged(statement, STANDINGS[finding.verdict], finding.summary)
 
 
@@ -140,7 +143,7 @@ def _section(section: str, items: Sequence[Judged]) -> Iterator[str]:
     for item in items:
         statement = item.statement
         link = f"[{statement.claim}](theory.md#{statement.claim})" if statement.claim else ""
-        why = statement.why or ("" if statement.claim else item.why)
+        why = statement.why or (item.why if item.standing is Standing.UNTESTABLE else "")
         evidence = ": ".join(filter(None, (link, _cell(why))))
         yield f"| {_cell(statement.statement)} | `{_cell(statement.command)}` | {item.mark} | {evidence} |"
     yield ""
