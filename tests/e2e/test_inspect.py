@@ -114,6 +114,17 @@ def test_a_row_per_tensor_on_request(call, model) -> None:
     assert len(rows) == len(Checkpoint(model).tensors)
 
 
+def test_kappa_by_role_on_request(call) -> None:
+    code, printed, _ = call(TINY, "--roles")
+    assert code == 0
+    assert printed.startswith("embedded:tiny  κ of linear weights by role, decoder")
+    header, *rows = [line.split() for line in printed.splitlines()[2:]]
+    assert header == ["block", "all", "qkv", "o", "up", "down"]
+    assert [row[0] for row in rows] == list(map(str, range(12)))
+    assert rows[2] == ["2", "8.60", "1.17", "9.57", "0.72", "28.96"]
+    assert "give one of them" in refused(call(TINY, "--roles", "--tensors"))
+
+
 def test_tensors_without_a_use_or_without_moments_are_named(call, model) -> None:
     code, printed, _ = call(with_tensors(model, counts=torch.arange(3)))
     assert code == 0

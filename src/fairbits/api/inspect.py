@@ -1,17 +1,29 @@
 """Inspect: what is known of a model without running it: its blocks, its tensors, the moments of their weights."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fairbits.core.progress import Progress
 from fairbits.core.version import __version__
+from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
-from fairbits.models.weight_moments import ModelMoments, weight_moments
+from fairbits.models.weight_moments import ModelMoments, Moments, mixture_moments, weight_moments
 
 SCHEMA = "fairbits.inspection/1"
+SHORT: Mapping[str, str] = {
+    "attention_out": "o",
+    "mlp_gate": "gate",
+    "mlp_up": "up",
+    "mlp_gate_up": "gate_up",
+    "mlp_down": "down",
+}
+CROSS = "cross "
+ORDER = ("q", "k", "v", "qkv", "o", *(CROSS + role for role in "qkvo"), "gate", "up", "gate_up", "down")
+"""Roles in the order of tables; others follow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +32,22 @@ class Inspection:
 
     checkpoint: Checkpoint
     moments: ModelMoments
+
+    @property
+    def roles(self) -> tuple[Mapping[str, Moments], ...]:
+        """The moments of the linear layers of every block by their role; layers of one role, as experts, are joined.
+
+        Attention that reads the encoder's output is "cross q", "cross k", "cross v", "cross o". The research notes
+        place mT5's outliers in the attention of its decoder.
+        """
+        return tuple(self._roles_of(block.linears) for block in self.checkpoint.architecture.blocks)
+
+    def _roles_of(self, linears: Mapping[str, Weight]) -> dict[str, Moments]:
+        by_role: dict[str, list[Moments]] = {}
+        for name, weight in linears.items():
+            by_role.setdefault(role_name(weight), []).append(self.moments.tensors[name])
+        ordered = sorted(by_role, key=lambda role: ORDER.index(role) if role in ORDER else len(ORDER))
+        return {role: _joined(by_role[role]) for role in ordered}
 
     def as_data(self) -> dict[str, Any]:
         checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
@@ -36,7 +64,20 @@ class Inspection:
             "tied": dict(architecture.tied),
             "ignored": dict(architecture.ignored),
             "moments": self.moments.as_data(),
+            "roles": [{role: moments.kappa for role, moments in block.items()} for block in self.roles],
         }
+
+
+def role_name(weight: Weight) -> str:
+    """Returns the role of a linear layer as tables name it, with "cross" for attention to the encoder's output."""
+    sees = weight.sees or ""
+    cross = sees == "encoder_output" or "cross_attention" in sees
+    return f"{CROSS * cross}{SHORT.get(weight.role, weight.role)}"
+
+
+def _joined(parts: Sequence[Moments]) -> Moments:
+    sizes = [part.n for part in parts]
+    return parts[0] if len(parts) == 1 else mixture_moments(parts, sizes, n=sum(sizes))
 
 
 def inspect(model: Model, *, progress: Progress | None = None) -> Inspection:

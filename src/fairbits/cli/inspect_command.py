@@ -19,6 +19,9 @@ MOMENTS = ("weights", "σ", "κ", "skew", "max|w|/σ", "> 3σ", "> 6σ")
 def inspect(
     model: options.Model,
     tensors: Annotated[bool, options.flag("--tensors", help="One row per tensor instead of one per block.")] = False,
+    roles: Annotated[
+        bool, options.flag("--roles", help="κ of every block by role: attention q, k, v, o, MLP gate, up, down.")
+    ] = False,
     revision: options.Revision = None,
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
@@ -28,15 +31,22 @@ def inspect(
     Examples:
       fairbits inspect embedded:tiny
       fairbits inspect ./model --tensors
+      fairbits inspect ./model --roles
       fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
     from fairbits.api.inspect import inspect as run_inspect
+    from fairbits.core.errors import InputError
     from fairbits.models.hub_checkpoint import open_to_read
 
+    if tensors and roles:
+        raise InputError("--tensors and --roles are two tables; give one of them")
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
         inspection = run_inspect(checkpoint, progress=show)
-    print_json(inspection.as_data()) if as_json else print_tables([inspect_table(inspection, tensors=tensors)])
+    if as_json:
+        print_json(inspection.as_data())
+    else:
+        print_tables(roles_tables(inspection) if roles else [inspect_table(inspection, tensors=tensors)])
 
 
 def inspect_table(inspection: "Inspection", *, tensors: bool = False) -> Table:
@@ -55,6 +65,29 @@ def inspect_table(inspection: "Inspection", *, tensors: bool = False) -> Table:
         tuple((name, *_cells(weights)) for name, weights in rows),
         above=(*notes, ""),
     )
+
+
+def roles_tables(inspection: "Inspection") -> list[Table]:
+    """Returns κ of every block and of its linear layers by role, a table for each stack."""
+    from fairbits.api.inspect import CROSS
+
+    blocks = list(
+        zip(inspection.checkpoint.architecture.blocks, inspection.moments.blocks, inspection.roles, strict=True)
+    )
+    tables = []
+    for stack in dict.fromkeys(block.stack for block, _, _ in blocks):
+        inside = [(block.index, every, roles) for block, every, roles in blocks if block.stack == stack]
+        columns = list(dict.fromkeys(role for _, _, roles in inside for role in roles))
+        heading: Cell = [(inspection.checkpoint.target, "bold"), f"  κ of linear weights by role, {stack}"]
+        below = ("", "×: attention to the encoder's output") if any(role.startswith(CROSS) for role in columns) else ()
+        rows = tuple(
+            (str(index), *(f"{part.kappa:.2f}" if part else "–" for part in (every, *map(roles.get, columns))))
+            for index, every, roles in inside
+        )
+        tables.append(
+            Table(heading, ("block", "all", *(role.replace(CROSS, "×") for role in columns)), rows, below, above=("",))
+        )
+    return tables
 
 
 def _by_reason(what: str, reasons: Mapping[str, str]) -> list[str]:
