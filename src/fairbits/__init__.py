@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fairbits.api.evaluate import evaluate as evaluate
     from fairbits.api.fairbits_config import FairbitsConfig as FairbitsConfig
     from fairbits.api.imatrix import imatrix as imatrix
+    from fairbits.api.laaciq import laaciq as laaciq
     from fairbits.api.lm_eval_tasks import write_tasks as write_tasks
     from fairbits.api.make_plan import plan as plan
     from fairbits.api.overlay import overlay as overlay
@@ -57,6 +58,7 @@ _HOMES = {
     "gate_samples": "fairbits.evaluation.lm_eval.gate_samples",
     "help_text": "fairbits.text.included_texts",
     "imatrix": "fairbits.api.imatrix",
+    "laaciq": "fairbits.api.laaciq",
     "overlay": "fairbits.api.overlay",
     "plan": "fairbits.api.make_plan",
     "quantize": "fairbits.api.quantize",

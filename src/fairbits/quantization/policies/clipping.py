@@ -21,7 +21,7 @@ OBJECTIVE = "damage to minimize over languages"
 FORMS = "LA-ACIQ as written: global (σ·f(κ_eff), one α for all layers) or product (α of w ⊙ a, per layer)"
 FORM_NOTES: Mapping[Form, str] = {
     "global": "LA-ACIQ as Prop. 1 of the research notes writes it, σ·f(κ_eff) of all weights",
-    "product": "LA-ACIQ as theorem 2 of the research notes writes it, the α of w ⊙ a used on w, which is far too small",
+    "product": "LA-ACIQ as theorem 2 of the research notes writes it, the α of w ⊙ a, used on w",
 }
 AS_WRITTEN = (
     "LA-ACIQ as written does not minimise the error of what a layer computes: evaluate before use, or leave --form out"

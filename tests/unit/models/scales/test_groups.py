@@ -285,6 +285,16 @@ def test_closed_forms_block_by_block(grid, group):
     assert (kappa < 0).any()
 
 
+@pytest.mark.parametrize(("grid", "levels"), [("twos", 8), ("symmetric", 7)])
+@pytest.mark.parametrize(("group", "shape"), [("tensor", (6, 1)), ("channel", (6, 1)), (16, (6, 3))])
+def test_a_stated_alpha_is_that_of_every_group(grid, levels, group, shape):
+    scales, notes = choose(clip=1.75, group=group, grid=grid)
+    torch.testing.assert_close(scales, torch.full(shape, 1.75 / levels))
+    assert notes == ()
+    rounded = W + rounding_error(W, Scheme(4, group, 1.75, "symmetric"))
+    assert float(rounded.abs().max()) == pytest.approx(1.75), "larger weights are clipped"
+
+
 def test_one_scale_for_a_tensor_is_stored_per_channel():
     scales, _ = choose(group="tensor")
     expected = clip_blocks(W.reshape(1, -1).numpy(), Grid(4, "twos")).step

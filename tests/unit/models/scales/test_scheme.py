@@ -11,6 +11,7 @@ def test_names():
     assert Scheme(3, "channel", "exact").name == "W3 per channel exact clip"
     assert Scheme(2, 64, grid="twos").name == "W2 group 64 absmax on twos"
     assert Scheme(4, "tensor", "gaussian").name == "W4 per tensor gaussian"
+    assert Scheme(4, "tensor", 0.25).name == "W4 per tensor α=0.25"
     weighted = Scheme(4, 64, "exact", "twos", objective="worst", rounding="gptq")
     assert weighted.name == "W4 group 64 exact clip on twos, worst of languages, gptq"
     assert len({Scheme(), Scheme(4, 128), Scheme(3)}) == 2  # the key of what is measured for it
@@ -26,6 +27,8 @@ def test_names():
         ({"group": 1}, "group is 1; it must be 2 or more"),
         ({"group": "64"}, "group is '64'"),
         ({"clip": "best"}, "clip is 'best'; it must be one of absmax, gaussian, laplace, kappa, exact"),
+        ({"clip": 0.0}, "clip is 0; it must be finite, above 0"),
+        ({"clip": 0.5, "objective": "mean"}, "only the exact clip can weigh"),
         ({"group": "row"}, "group is 'row'"),
         ({"grid": "midrise"}, "grid is 'midrise'"),
         ({"rounding": "up"}, "rounding is 'up'"),

@@ -54,7 +54,7 @@ def unmeasured(reading_model: Callable[[str], Checkpoint]) -> Evidence:
     def request(*_: object) -> Any:
         raise AssertionError("evidence was requested")
 
-    measures = dict.fromkeys(("kappa", "sensitivity", "damage", "minimax"), request)
+    measures = dict.fromkeys(("kappa", "sensitivity", "damage", "minimax", "alphas"), request)
     return Evidence(reading_model("llama"), LANGUAGES, **measures)
 
 

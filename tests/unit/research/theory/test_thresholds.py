@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fairbits.core.errors import InputError
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
 from fairbits_research.theory.clip_distribution import clip_distribution
@@ -41,6 +42,13 @@ def test_readings_agree_where_they_must() -> None:
     product, right = alpha_by_product(w, mask, grid=GRID), alpha_by_importance(w, mask, grid=GRID)
     errors = [sample_error(w, GRID, alpha / 7, importance=mask) for alpha in (product, right)]
     assert errors[0] == pytest.approx(errors[1])
+
+
+def test_kappa_below_0_counts_as_0_and_below_minus_2_is_refused() -> None:
+    assert [kappa_alpha(2.0, kappa) for kappa in (-2.0, -1.0, -0.5, 0.0)] == [5.0] * 4
+    assert kappa_alpha(1.0, np.e - 1) == pytest.approx(2.8)
+    with pytest.raises(InputError, match=r"κ is -2\.5; no distribution has an excess kurtosis below -2"):
+        kappa_alpha(1.0, -2.5)
 
 
 def test_scaling_the_activation_moves_only_the_product_reading() -> None:
