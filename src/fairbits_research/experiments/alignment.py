@@ -158,7 +158,7 @@ def alignment(laboratory: Laboratory) -> Result:
         answer=answer,
         verdict=f"{sentence(numbers)}.",
         meaning=_meaning(measured, answer),
-        tables=(_languages(measured, T, damage), _layers(measured)),
+        tables=(*_languages(measured, T, damage), _layers(measured)),
         figure=_figure(measured),
         power=languages_needed({"r of T and A": links["T and A"]}) if answer is Answer.UNDECIDED else "",
     )
@@ -192,18 +192,18 @@ def _meaning(measured: Alignment, answer: Answer) -> str:
     )
 
 
-def _languages(measured: Alignment, T: dict[str, float], damage: dict[str, float]) -> ResultTable:
+def _languages(measured: Alignment, T: dict[str, float], damage: dict[str, float]) -> tuple[ResultTable, ...]:
     best, scores, accuracy = measured.best, measured.scores(), measured.accuracy()
-    rows = []
+    rows, more = [], []
     for place, code in enumerate(measured.languages):
-        true, others = (float(cosine[measured.blocks, place].mean()) for cosine in (measured.true, measured.others))
-        cells = (estimate_text(scores[code]), number_text(true), number_text(others), estimate_text(accuracy[code]))
-        best_cell = estimate_text(unit_share(measured.hits[best, place]))
-        rows.append((code, *cells, best_cell, number_text(T[code]), number_text(damage[code])))
-    columns = ("language", "A", "cosine, true pairs", "other pairs", "accuracy, mean of blocks")
+        there = unit_share(measured.hits[best, place])
+        rows.append((code, *map(estimate_text, (scores[code], accuracy[code], there))))
+        cosine = (float(pairs[measured.blocks, place].mean()) for pairs in (measured.true, measured.others))
+        more.append((code, *map(number_text, (*cosine, T[code], damage[code]))))
     title = f"Alignment with {measured.pivot}; chance of a hit 1/{measured.sections}"
-    ends = (f"accuracy, {measured.layers[best].name}", "T", f"damage at {BITS} bits")
-    return ResultTable(title, (*columns, *ends), tuple(sorted(rows, key=lambda row: row[0])))
+    columns = ("language", "A", "accuracy, mean of blocks", f"accuracy, {measured.layers[best].name}")
+    others = ("language", "cosine of true pairs", "of other pairs", "T", f"D, {BITS} bits")
+    return ResultTable(title, columns, tuple(rows)), ResultTable("What A may go with", others, tuple(more))
 
 
 def _layers(measured: Alignment) -> ResultTable:

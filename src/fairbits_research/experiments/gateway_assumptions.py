@@ -38,13 +38,12 @@ from fairbits_research.experiments.result import (
     number_text,
 )
 from fairbits_research.experiments.trait_correlation import has_sign, languages_needed
-from fairbits_research.stats.unit_estimates import jackknife
+from fairbits_research.stats.unit_estimates import CONFIDENCE, jackknife
 
 BITS = 4
 LEAST_LANGUAGES, LEAST_BLOCKS = 4, 4
-ENTROPY, MARGIN = "predictive entropy, bits per byte", "margin of the two likeliest tokens"
-DAMAGE, RELATIVE = f"damage at {BITS} bits", f"damage at {BITS} bits / base loss"
-DROPOUT = "1/R: damage of dropped columns"
+ENTROPY, MARGIN = "entropy, bits per byte", "margin p₁ − p₂"
+DAMAGE, RELATIVE, DROPOUT = f"D, {BITS} bits", "D / base loss", "1/R"
 EXPECTED: Mapping[str, int] = {ENTROPY: -1, MARGIN: 1, DAMAGE: -1, RELATIVE: -1, DROPOUT: -1}
 """The sign of the correlation with the amount of training text that the theorem assumes."""
 
@@ -138,26 +137,32 @@ class LayerProfile:
             answers[name] = is_above(more, 0.0), more
         return answers
 
-    def bottleneck(self) -> tuple[Answer, dict[str, tuple[int, Estimate]]]:
+    def bottleneck(self) -> tuple[Answer, dict[str, int]]:
         """Returns whether the least effective dimension of every stack is in L/2 … 3L/4, and where it is.
 
-        The estimate is the logarithm of the least dimension there over that elsewhere in the stack. Not scaled, a few
-        huge coordinates can make the dimension small; both ways must agree.
+        Not scaled, a few huge coordinates can make the dimension small; both ways must agree.
         """
-        narrowest: dict[str, tuple[int, Estimate]] = {}
-        answers = []
-        for stack, blocks in self.states.stack_blocks().items():
+        narrowest, answers = {}, []
+        stacks = self.states.stack_blocks()
+        for stack, blocks in stacks.items():
             band = [b for i, b in enumerate(blocks) if len(blocks) / 2 <= i <= 3 * len(blocks) / 4]
             for way, dimension in (("as they are", self.dimension), ("scaled", self.scaled)):
-                inside, outside = (
-                    min(part, key=lambda block: dimension[block].value)
-                    for part in (band, [block for block in blocks if block not in band])
-                )
-                below = dimension[inside].log().minus(dimension[outside].log()).estimate
-                least = min((inside, outside), key=lambda block: dimension[block].value)
-                narrowest[f"{stack}, {way}"] = least, below
-                answers.append(is_below(below, 0.0))
+                name = f"{stack}, {way}" if len(stacks) > 1 else way
+                narrowest[name] = min(blocks, key=lambda block: dimension[block].value)
+                answers.append(_least_inside(band, [block for block in blocks if block not in band], dimension))
         return common_answer(answers), narrowest
+
+
+def _least_inside(band: Sequence[int], outside: Sequence[int], dimension: Sequence[Jackknifed]) -> Answer:
+    """Returns whether the least dimension is inside: below that of all other blocks; not supported if one is below it.
+
+    By the logarithms of quotients, with Bonferroni's correction for the number of other blocks.
+    """
+    inside = min(band, key=lambda block: dimension[block].value)
+    quotients = [dimension[inside].log().minus(dimension[block].log()) for block in outside]
+    level = 1 - (1 - CONFIDENCE) / len(outside)
+    answers = [is_below(jackknife(quotient.value, quotient.without, level), 0.0) for quotient in quotients]
+    return all_of(answers)
 
 
 def layer_profile(states: DocumentStates) -> LayerProfile:
@@ -205,7 +210,7 @@ def gateway_assumptions(laboratory: Laboratory) -> Result:
         )
     profile = layer_profile(document_states(lab, parallel_text(lab)))
     traits, links, by = _resource_links(laboratory, lab)
-    ends, (narrow, least_at) = profile.end_answers(), profile.bottleneck()
+    ends, (narrow, narrowest) = profile.end_answers(), profile.bottleneck()
     answers = {f"the {name} block": answer for name, (answer, _) in ends.items()} | {"the bottleneck": narrow}
     signs = {name: has_sign(link, EXPECTED[name]) for name, link in links.items()}
     answers |= {
@@ -214,7 +219,7 @@ def gateway_assumptions(laboratory: Laboratory) -> Result:
         "damaged more": all_of([signs[DAMAGE], signs[RELATIVE]]),
     }
     answer = all_of(answers.values())
-    because = _because(profile, ends, least_at, links, by)
+    because = _because(profile, ends, narrowest, links, by)
     return describe(
         "gateway-assumptions",
         design=_design(profile, by),
@@ -233,7 +238,7 @@ def gateway_assumptions(laboratory: Laboratory) -> Result:
                 | {f"{name}_minus_middle": more.value for name, (_, more) in ends.items()},
             ),
         ),
-        power=languages_needed({f"r of {by} and {name}": link for name, link in links.items()})
+        power=languages_needed({f"the rank correlation of {by} and 1/R": links[DROPOUT]})
         if answer is Answer.UNDECIDED
         else "",
     )
@@ -263,13 +268,13 @@ def _resource_links(laboratory: Laboratory, lab: ModelLab) -> tuple[dict[str, Fl
 def _because(
     profile: LayerProfile,
     ends: Mapping[str, tuple[Answer, Estimate]],
-    least_at: Mapping[str, tuple[int, Estimate]],
+    narrowest: Mapping[str, int],
     links: Mapping[str, Estimate],
     by: str,
 ) -> str:
     layers = profile.states.layers
     specific = " and ".join(f"{estimate_text(more)} for the {name} block" for name, (_, more) in ends.items())
-    narrow = ", ".join(f"{layers[block].name} ({way})" for way, (block, _) in least_at.items())
+    narrow = ", ".join(f"{layers[block].name} ({way})" for way, block in narrowest.items())
     related = ", ".join(f"{name} {estimate_text(link)}" for name, link in links.items())
     return (
         f"the share of variance between languages exceeds that of the middle blocks by {specific}, the effective "
@@ -289,8 +294,8 @@ def _design(profile: LayerProfile, by: str) -> str:
         "coordinates. Intervals of both by the jackknife over sections. "
         f"Low-resource: {by}"
         + (", as the shares of the training text are not known" if by != "training share" else "")
-        + f". R is 1/damage of dropping columns, damage that of rounding to nearest at {BITS} bits; correlations are "
-        "over languages."
+        + f". R is 1/damage of dropping columns, D the damage of rounding to nearest at {BITS} bits, margin that "
+        "of the two likeliest tokens; correlations are over languages."
     )
 
 

@@ -150,7 +150,11 @@ def probes(laboratory: Laboratory) -> Result:
         answer=answer,
         verdict=_verdict(before, lost, main),
         meaning=_meaning(before, lost, states.blocks),
-        tables=(_summary(before, after, lost, states), _link_table(links), *_layer_tables(before, after, states)),
+        tables=(
+            _summary(before, states),
+            _losses(before, after, lost, links, states),
+            *_layer_tables(before, after, states),
+        ),
         figure=_figure(before, after, states),
         power=languages_needed({"the correlation": main}) if main is not None and answer is Answer.UNDECIDED else "",
         notes=() if SCRIPT in before else ("Fewer than two scripts have two languages: no probe of scripts.",),
@@ -223,37 +227,35 @@ def _meaning(before: Mapping[str, ProbeHits], lost: Mapping[tuple[str, int], Est
     return f"Down to {BITS[-1]} bits no probe clearly loses anything that it could read."
 
 
-def _summary(
+def _summary(before: Mapping[str, ProbeHits], states: DocumentStates) -> ResultTable:
+    rows: list[tuple[Cell, ...]] = []
+    for name, hits in before.items():
+        best = max(states.blocks, key=lambda layer: float(hits.hits[layer].mean()))
+        mean, there = unit_share(hits.mean_over(states.blocks)), hits.share(best)
+        rows.append(
+            (name, number_text(hits.chance), estimate_text(mean), states.layers[best].name, estimate_text(there))
+        )
+    columns = ("probe of", "chance", "accuracy, mean of blocks", "best layer", "accuracy there")
+    return ResultTable("What probes read in what they have not seen", columns, tuple(rows))
+
+
+def _losses(
     before: Mapping[str, ProbeHits],
     after: Mapping[int, Mapping[str, ProbeHits]],
     lost: Mapping[tuple[str, int], Estimate],
+    links: Mapping[tuple[str, int], Estimate | None],
     states: DocumentStates,
 ) -> ResultTable:
     rows: list[tuple[Cell, ...]] = []
-    blocks = states.blocks
-    for name, hits in before.items():
-        best = max(blocks, key=lambda layer: float(hits.hits[layer].mean()))
-        cells = [name, number_text(hits.chance), estimate_text(unit_share(hits.mean_over(blocks)))]
-        cells += [states.layers[best].name, estimate_text(hits.share(best))]
-        for bits in BITS:
-            by_layer = (hits.hits - after[bits][name].hits).mean(axis=(1, 2))
-            most = max(blocks, key=lambda layer: float(by_layer[layer]))
-            cells += [estimate_text(lost[name, bits]), f"{_kept(hits, lost[name, bits], blocks):.0%}"]
-            cells.append(states.layers[most].name if by_layer[most] > 0 else NONE)
-        rows.append(tuple(cells))
-    columns = ["probe of", "chance", "accuracy, mean of blocks", "best layer", "accuracy there"]
-    for bits in BITS:
-        columns += [f"lost at {bits} bits", f"kept above chance, {bits} bits", f"lost most after, {bits} bits"]
-    return ResultTable("Held-out accuracy, and what quantization takes", tuple(columns), tuple(rows))
-
-
-def _link_table(links: Mapping[tuple[str, int], Estimate | None]) -> ResultTable:
-    rows = tuple(
-        (name, bits, NONE if link is None else estimate_text(link), NONE if link is None else link.n)
-        for (name, bits), link in links.items()
-    )
-    columns = ("probe of", "bits", "rank correlation with damage", "languages")
-    return ResultTable("Do languages whose states lose more have more damage?", columns, rows)
+    for (name, bits), link in links.items():
+        by_layer = (before[name].hits - after[bits][name].hits).mean(axis=(1, 2))
+        most = max(states.blocks, key=lambda layer: float(by_layer[layer]))
+        kept = f"{_kept(before[name], lost[name, bits], states.blocks):.0%}"
+        where = states.layers[most].name if by_layer[most] > 0 else NONE
+        related = NONE if link is None else f"{estimate_text(link)}, n = {link.n}"
+        rows.append((name, bits, estimate_text(lost[name, bits]), kept, where, related))
+    columns = ("probe of", "bits", "accuracy lost", "kept above chance", "most after", "rank correlation with damage")
+    return ResultTable("What quantization takes", columns, tuple(rows))
 
 
 def _layer_tables(

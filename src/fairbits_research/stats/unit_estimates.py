@@ -44,17 +44,17 @@ def unit_share(hits: Floats) -> Estimate:
     return Estimate(p, min(max(centre - reach, 0.0), p), max(min(centre + reach, 1.0), p), n, CONFIDENCE)
 
 
-def jackknife(value: float, without: Floats) -> Estimate:
+def jackknife(value: float, without: Floats, confidence: float = CONFIDENCE) -> Estimate:
     """Returns an estimate with the jackknife interval, given the value without each of the units.
 
     se² = (n − 1)/n · Σ (θ₋ᵢ − mean θ₋ᵢ)²; for smooth functions of means.
     """
     n = len(without)
     if n < LEAST_DOCUMENTS:
-        return Estimate.without_interval(value, n, CONFIDENCE)
-    return _student(value, math.sqrt((n - 1) * float(np.var(without))), n)
+        return Estimate.without_interval(value, n, confidence)
+    return _student(value, math.sqrt((n - 1) * float(np.var(without))), n, confidence)
 
 
-def _student(value: float, error: float, n: int) -> Estimate:
-    reach = float(scipy.stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * error
-    return Estimate(value, value - reach, value + reach, n, CONFIDENCE)
+def _student(value: float, error: float, n: int, confidence: float = CONFIDENCE) -> Estimate:
+    reach = float(scipy.stats.t.ppf(0.5 + confidence / 2, n - 1)) * error
+    return Estimate(value, value - reach, value + reach, n, confidence)

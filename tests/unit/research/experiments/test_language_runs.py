@@ -89,8 +89,12 @@ def test_a_small_real_run_of_many_languages(monkeypatch: pytest.MonkeyPatch) -> 
     assert compared.answer is OPEN  # four own languages decide nothing
     result = mediation(wide)
     assert [judgement.claim for judgement in result.judgements] == ["004-27"]
+    titles = [table.title for table in result.tables]
     assert len(result.tables[0].rows) == 10
-    assert "% more tokens" in result.tables[2].title
+    assert sum("A: alignment" in title for title in titles) == 4  # by cosine and by retrieval, many and known
+    assert any("% more tokens" in title for title in titles)
+    coefficients = next(table for table in result.tables if "as written" in table.title)
+    assert coefficients.rows[0][1:4] == ("0.9200", "0.8500", "1.5")
     assert result.as_bytes()
 
 
