@@ -6,8 +6,11 @@ it holds: a model with max κ < 5 can have a gap too (001-09), and no data suppo
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fairbits.api.audit import audit
 from fairbits.core.checks import sequence, whole
@@ -18,6 +21,7 @@ from fairbits.core.version import __version__
 from fairbits.kurtosis.checklist import (
     OutlierBlocks,
     RiskAssessment,
+    outlier_blocks,
     published_statistics,
     risk_assessment,
     robust_outliers,
@@ -26,6 +30,8 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read, split_revision
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import weight_moments
+from fairbits.stats.correlation import pearson_fisher
+from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus
 
 SCHEMA = "fairbits.screen/1"
@@ -50,6 +56,11 @@ CAVEAT = (
     "no language suffers (001-09). max κ is that of all linear layers of a block together, tensor κ that of the worst "
     "one alone. D̂: predicted nats per token, one scale per channel, no clipping."
 )
+R_CAVEAT = (
+    "r(R̂, D̂): correlation over languages of the activation in the outlier blocks and the predicted, not measured, "
+    "damage, with its 95 % interval; fairbits research correlations measures the damage."
+)
+LEAST_CORRELATED = 4  # languages; with fewer a correlation has no interval
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,14 @@ class FromText:
 
     outlier_share: Mapping[str, float]
     damage: Mapping[str, float]  # D̂(λ) in nats per token
+
+    @property
+    def r(self) -> Estimate | None:
+        """Pearson's r of R̂ and D̂ over languages; None where they are few, or one of the two does not vary."""
+        share, damage = (np.array(list(values.values())) for values in (self.outlier_share, self.damage))
+        if len(share) < LEAST_CORRELATED or min(np.ptp(share), np.ptp(damage)) == 0:
+            return None
+        return pearson_fisher(share, damage).estimate
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,7 @@ class Row:
             "research_notes": self.view and asdict(self.view),
             "outlier_share": self.text and dict(self.text.outlier_share),
             "predicted_damage": self.text and dict(self.text.damage),
+            "r_of_share_and_predicted_damage": self.text and self.text.r and self.text.r.to_dict(),
         }
 
 
@@ -119,16 +139,23 @@ class Screening:
     with_text: bool
 
     @property
+    def with_r(self) -> bool:
+        return any(row.text is not None and row.text.r is not None for row in self.rows)
+
+    @property
     def complete(self) -> bool:
         return all(row.problem is None for row in self.rows)
 
     def as_data(self) -> dict[str, Any]:
         models = [row.as_data() for row in self.rows]
-        return {"schema": SCHEMA, "fairbits": __version__, "bits": self.bits, "notes": [CAVEAT], "models": models}
+        notes = [CAVEAT, *([R_CAVEAT] if self.with_r else [])]
+        return {"schema": SCHEMA, "fairbits": __version__, "bits": self.bits, "notes": notes, "models": models}
 
 
-def _measure_with_text(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
-    audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"))
+def _measure_with_text(
+    checkpoint: Checkpoint, corpus: Corpus, bits: int, *, outlier_kappa: float | None = None
+) -> FromText:
+    audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"), outlier_kappa=outlier_kappa)
     both = (audited.outlier_share, audited.predicted.estimates())
     return FromText(*({code: estimate.value for code, estimate in estimates.items()} for estimates in both))
 
@@ -138,19 +165,22 @@ def screen(
     *,
     corpus: Corpus | None = None,
     bits: int = 4,
+    outlier_kappa: float | None = None,
     trust_remote_code: bool = False,
-    measure: Callable[[Checkpoint, Corpus, int], FromText] = _measure_with_text,
+    measure: Callable[[Checkpoint, Corpus, int], FromText] | None = None,
     progress: Progress | None = None,
 ) -> Screening:
     """Returns one row per model; a model that cannot be opened has a row that says why, and does not stop the others.
 
     C2 and the predicted damage need text. Without text, a model on the Hub (an id, or ID@REVISION) is read there, one
-    tensor after the other; with text it is downloaded. Stages reported to `progress` begin with the target.
+    tensor after the other; with text it is downloaded. Blocks with κ above `outlier_kappa` are outlier blocks; without
+    it those with κ > 100, or those that stand out. Stages reported to `progress` begin with the target.
     """
     named = sequence("targets", targets)
     if not named:
         raise InputError("targets is empty; give at least one model")
     whole("bits", bits, least=2, most=8)
+    measured = partial(_measure_with_text, outlier_kappa=outlier_kappa) if measure is None else measure
     rows = []
     for target in named:
         row = Row(str(target))
@@ -159,10 +189,15 @@ def screen(
             opened = open_to_read if corpus is None else Checkpoint  # text needs the whole model
             checkpoint = opened(name, trust_remote_code=trust_remote_code, revision=revision)
             weights = _read_weights(checkpoint, progress)
-            row = Row(row.target, weights, view=risk_assessment(weights.kappa, outlier_share=None, bits=bits))
+            outliers = outlier_blocks(weights.kappa, threshold=outlier_kappa)
+            row = Row(
+                row.target,
+                weights,
+                view=risk_assessment(weights.kappa, outlier_share=None, bits=bits, outliers=outliers),
+            )
             if corpus is not None:
-                text = measure(checkpoint, corpus, bits)
-                view = risk_assessment(weights.kappa, outlier_share=text.outlier_share, bits=bits)
+                text = measured(checkpoint, corpus, bits)
+                view = risk_assessment(weights.kappa, outlier_share=text.outlier_share, bits=bits, outliers=outliers)
                 row = Row(row.target, weights, text, view)
         except (FairbitsError, OSError) as problem:
             row = Row(row.target, row.weights, view=row.view, problem=str(problem))

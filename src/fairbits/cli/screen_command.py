@@ -29,6 +29,7 @@ def screen(
         str | None, options.option("Also measure C2 and D̂, on this text.", "PATH|NAME", completion.text)
     ] = None,
     bits: options.Bits = 4,
+    outlier_kappa: options.OutlierKappa = None,
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -36,14 +37,21 @@ def screen(
 
     Examples:
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
-      fairbits screen ./model ./other --languages eng,heb
+      fairbits screen ./model ./other --languages eng,fra,hin,heb --outlier-kappa 5
     """
     from fairbits.api.screen import screen as run_screen
 
     names = options.language_names(languages)
     corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
-        screening = run_screen(models, corpus=corpus, bits=bits, trust_remote_code=trust_remote_code, progress=show)
+        screening = run_screen(
+            models,
+            corpus=corpus,
+            bits=bits,
+            outlier_kappa=outlier_kappa,
+            trust_remote_code=trust_remote_code,
+            progress=show,
+        )
     print_json(screening.as_data()) if as_json else print_tables([screen_table(screening)])
     if not screening.complete:
         raise typer.Exit(2)
@@ -51,30 +59,36 @@ def screen(
 
 def screen_table(screening: "Screening") -> Table:
     """Returns one row per model, and below them notes and errors."""
-    from fairbits.api.screen import CAVEAT
+    from fairbits.api.screen import CAVEAT, R_CAVEAT
 
     headers = ("model", "blocks", "max κ", "in", "tensor κ", "publ.", "outliers", "C1", "C2", "class")
-    below: list[Cell] = [[("note: ", "yellow"), note] for note in (*_notes(screening), CAVEAT)]
+    remarks = (CAVEAT, R_CAVEAT) if screening.with_r else (CAVEAT,)
+    below: list[Cell] = [[("note: ", "yellow"), note] for note in (*_notes(screening), *remarks)]
     below += [
         [("error: ", "bold red"), f"{row.target}: {row.problem}"] for row in screening.rows if row.problem is not None
     ]
+    more = (*(["D̂"] if screening.with_text else []), *(["r(R̂, D̂)"] if screening.with_r else []))
     return Table(
         "",
-        (*headers, "D̂") if screening.with_text else headers,
-        tuple(_cells(row, with_text=screening.with_text) for row in screening.rows),
+        (*headers, *more),
+        tuple(_cells(row, len(more)) for row in screening.rows),
         ("", *below),
         left=(7, 8),
-        wrap=(6, 9, 10),
+        wrap=(6, 9, 10, 11),
     )
 
 
-def _cells(row: "Row", *, with_text: bool) -> tuple[str, ...]:
+def _cells(row: "Row", n_from_text: int) -> tuple[str, ...]:
     weights, view = row.weights, row.view
     if weights is None or view is None:
-        return (row.target, *["–"] * (9 + with_text))
+        return (row.target, *["–"] * (9 + n_from_text))
     marks = {condition.name: {True: "✓", False: "✗", None: "–"}[condition.holds] for condition in view.conditions}
     damage = [] if row.text is None else list(row.text.damage.values())
-    blocks = weights.robust.blocks
+    blocks, r = view.outliers.blocks, row.text and row.text.r
+    from_text = (
+        f"{min(damage):.2g} to {max(damage):.2g}" if damage else "–",
+        f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f})" if r else "–",
+    )
     return (
         row.target,
         str(len(weights.kappa)),
@@ -86,7 +100,7 @@ def _cells(row: "Row", *, with_text: bool) -> tuple[str, ...]:
         marks["C1"],
         marks["C2"],
         view.risk,
-        *([f"{min(damage):.2g} to {max(damage):.2g}" if damage else "–"] if with_text else []),
+        *from_text[:n_from_text],
     )
 
 

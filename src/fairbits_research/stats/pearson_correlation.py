@@ -1,5 +1,6 @@
 """Pearson's correlation across languages, with Fisher's interval or one by bootstrap."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,10 @@ import scipy  # its modules are loaded when they are used
 from numpy.typing import ArrayLike
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.checks import in_range, one_of, whole
+from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
-from fairbits.stats.correlation import Correlation, check_pairs, fisher_interval
-from fairbits.stats.intervals import Estimate
+from fairbits.stats.correlation import Correlation, check_pairs, pearson_fisher
 from fairbits_research.stats.correlation_tests import Rng
 
 INTERVALS = ("fisher", "percentile", "bca")
@@ -28,20 +28,15 @@ def pearson(
 ) -> Correlation:
     """Returns Pearson's r of x and y with interval, p and degrees of freedom.
 
-    r = Σ(x−x̄)(y−ȳ)/√(Σ(x−x̄)² Σ(y−ȳ)²);  t = r√(n−2)/√(1−r²) on n−2 degrees of freedom.
-    fisher: tanh(artanh r ± z/√(n−3)), which covers at small n too (assumes bivariate normal data);
+    fisher: `pearson_fisher`, which covers at small n too (assumes bivariate normal data);
     percentile, bca: bootstrap over pairs, too narrow below about 30 pairs.
     """
-    a, b = check_pairs(x, y)
-    r, p = (float(number) for number in scipy.stats.pearsonr(a, b))
     one_of("interval", interval, INTERVALS)
-    in_range("confidence", confidence, above=0, below=1)
-    r = float(np.clip(r, -1, 1))
+    result = pearson_fisher(x, y, confidence=confidence)
     if interval == "fisher":
-        low, high = fisher_interval(r, 1.0 / np.sqrt(len(a) - 3), confidence)
-    else:
-        low, high = _bootstrap_interval(a, b, interval, confidence, resamples=resamples, rng=rng)
-    return Correlation(Estimate(r, low, high, len(a), confidence), p, len(a) - 2)
+        return result
+    low, high = _bootstrap_interval(*check_pairs(x, y), interval, confidence, resamples=resamples, rng=rng)
+    return replace(result, estimate=replace(result.estimate, low=low, high=high))
 
 
 def _bootstrap_interval(

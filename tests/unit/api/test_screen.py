@@ -3,6 +3,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import transformers as t
 from rich.cells import cell_len
@@ -84,7 +85,7 @@ def test_text_decides_c2_and_gives_the_range_of_damage(small) -> None:
         asked.append((checkpoint.target, text_corpus, bits))
         return FromText({"eng": 0.30, "heb": 0.10}, {"eng": 0.031, "heb": 0.26})
 
-    screening = screen([small], corpus=corpus, bits=3, measure=measure)
+    screening = screen([small], corpus=corpus, bits=3, measure=measure, outlier_kappa=-1.0)
     assert asked == [(str(small), corpus, 3)]
     assert screening.rows[0].view.conditions[1].holds is True
     assert screening.rows[0].view.conditions[1].value == pytest.approx(0.01)
@@ -95,6 +96,28 @@ def test_text_decides_c2_and_gives_the_range_of_damage(small) -> None:
     assert max(map(cell_len, text.splitlines())) <= 80
     data = screening.as_data()["models"][0]
     assert data["predicted_damage"] == {"eng": 0.031, "heb": 0.26}
+
+
+def test_four_languages_give_r_of_share_and_predicted_damage(small) -> None:
+    share = dict(zip(("ara", "eng", "fra", "hin"), (0.177, 0.205, 0.202, 0.172), strict=True))
+    damage = dict(zip(share, (0.025, 0.005, 0.007, 0.021), strict=True))
+    screening = screen([small], corpus=udhr(["eng"]), measure=lambda *_: FromText(share, damage))
+    r = np.corrcoef(list(share.values()), list(damage.values()))[0, 1]
+    data = screening.as_data()
+    assert data["models"][0]["r_of_share_and_predicted_damage"]["value"] == pytest.approx(r)
+    assert "predicted, not measured" in data["notes"][1]
+    text = " ".join(printed(screening).split())
+    assert "r(R̂, D̂)" in text
+    assert f"{r:.2f}" in text
+    assert FromText(dict(share, eng=0.1), dict.fromkeys(damage, 0.1)).r is None, "nothing varies"
+    assert FromText({"eng": 0.1}, {"eng": 0.2}).r is None
+    assert max(map(cell_len, printed(screening).splitlines())) <= 80
+
+
+def test_a_cut_off_of_kappa_decides_which_blocks_count(small) -> None:
+    view = screen([TINY], outlier_kappa=4.0).rows[0].view
+    assert (view.outliers.blocks, view.outliers.threshold) == ((1, 2), 4.0)
+    assert screen([small]).rows[0].view.outliers.blocks is None, "two blocks show no bulk"
 
 
 def test_a_text_that_cannot_be_measured_leaves_what_the_weights_say(small) -> None:
