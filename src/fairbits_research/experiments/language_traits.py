@@ -54,6 +54,8 @@ MOST_LANGUAGES = 100
 """The most languages of the declaration that an experiment uses."""
 LEAST_LANGUAGES = 60
 """Where the model knows fewer, the next best ones are added up to this number."""
+LEAST_CORRELATED = 4
+"""The fewest languages over which a correlation has an interval."""
 TOKENS_OF_MANY = 768
 """Tokens per language where there are many languages."""
 SCREENING_TOKENS = 128
@@ -134,6 +136,11 @@ class LanguageTraits:
         return tolerance
 
     @property
+    def enough(self) -> bool:
+        """Whether there are enough languages for a correlation."""
+        return len(self.languages) >= LEAST_CORRELATED
+
+    @property
     def log_share(self) -> Mapping[str, Floats]:
         """The logarithm of the training share as a covariate, where it is known."""
         return {} if self.shares is None else {"log share": np.log(self.shares)}
@@ -164,12 +171,21 @@ class LanguageTraits:
             quality=self.quality[rows],
         )
 
+    @property
+    def damaged(self) -> list[str]:
+        """The languages that dropped columns damage."""
+        lost = (1 / self.robustness > LEAST_DAMAGE).tolist()
+        return [code for code, loses in zip(self.languages, lost, strict=True) if loses]
+
     def with_redundancy(self) -> "LanguageTraits":
         """Returns the traits of the languages that dropped columns damage; only for these 1/damage is meaningful."""
-        if self.dropout is None:
-            raise InputError("no columns were dropped; measure the traits with dropout=True")
-        lost = language_values(self.dropout) > LEAST_DAMAGE
-        return self.restrict([code for code, loses in zip(self.languages, lost, strict=True) if loses], self.among)
+        if len(self.damaged) < LEAST_CORRELATED:
+            raise InputError(
+                f"dropping columns damages {len(self.damaged)} of {len(self.languages)} {self.among} languages, and "
+                f"only for these R = 1/damage exists; at least {LEAST_CORRELATED} are needed: name more languages, or "
+                "give more tokens"
+            )
+        return self.restrict(self.damaged, self.among)
 
     def main_table(self, damage: str) -> ResultTable:
         """Returns the table of the research notes (000-14): ā_outlier, κ_eff and D of every language, least D first."""
@@ -258,8 +274,8 @@ def measure_many(
     with_many, screening = many
     traits = measure_traits(with_many.lab(), MANY, dropout=dropout, treatments=treatments)
     familiar = [code for code in traits.languages if code in screening.known]
-    enough = len(familiar) == len(traits.languages)
-    return [*([] if enough else [traits]), traits.restrict(familiar, KNOWN)], (screening.note(),)
+    all_known, known = len(familiar) == len(traits.languages), traits.restrict(familiar, KNOWN)
+    return [*([] if all_known else [traits]), *([known] if known.enough else [])], (screening.note(),)
 
 
 def measure_traits(

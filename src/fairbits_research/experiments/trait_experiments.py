@@ -16,6 +16,7 @@ from fairbits_research.experiments.laboratory import Laboratory, language_values
 from fairbits_research.experiments.language_traits import (
     DRAWS,
     DROPPED,
+    LEAST_CORRELATED,
     MANY,
     NO_OUTLIERS,
     OWN,
@@ -53,10 +54,6 @@ PAPER_R = -0.83
 """The research notes' r of outlier activation and damage, over 14 languages."""
 MORE_ACTIVE, LESS_ACTIVE = ("eng_Latn", "fra_Latn"), ("hin_Deva", "arb_Arab")
 FIVEFOLD = 5.0
-
-
-LEAST_CORRELATED = 4
-"""The fewest languages over which a correlation has an interval."""
 
 
 def require_languages(laboratory: Laboratory) -> None:
@@ -248,7 +245,11 @@ def redundancy(laboratory: Laboratory) -> Result:
     """Returns the result: does 1/R predict damage, and does the documents' R̂ = ā_outlier measure redundancy?"""
     require_languages(laboratory)
     measured, notes = measure_all(laboratory, dropout=True, treatments=[REDUNDANCY_DAMAGE])
-    trait_sets = [traits.with_redundancy() for traits in measured]
+    trait_sets = [
+        traits.with_redundancy()
+        for traits in measured
+        if traits.among == OWN or len(traits.damaged) >= LEAST_CORRELATED
+    ]
     seed = laboratory.setting.seed
     pairs = [pair for traits in trait_sets for pair in _redundancy_correlations(traits, seed=seed)]
     main = [pair for pair in pairs if pair.x == MEASURED]
