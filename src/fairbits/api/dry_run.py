@@ -32,6 +32,7 @@ from fairbits.models.device import Capacity
 from fairbits.quantization.evidence import Evidence, Form, How, LanguageWeights, Sensitivity, Thresholds
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import DEFAULT, decide, find_policy
+from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus, TextRequest
 
 SCHEMA = "fairbits.estimate/1"
@@ -191,6 +192,10 @@ def stand_in_plan(
         count("kappa")
         return np.zeros(blocks)
 
+    def kappa_eff() -> dict[str, Estimate]:
+        count("predicted")
+        return dict.fromkeys(languages, Estimate.without_interval(0.0, 1))
+
     def sensitivity(widths: Any, how: How) -> Sensitivity:
         count(how, len(widths))
         damage = np.broadcast_to(4.0 ** -np.array(widths), (len(languages), blocks, len(widths)))
@@ -213,6 +218,7 @@ def stand_in_plan(
         checkpoint,
         languages,
         kappa=kappa,
+        kappa_eff=kappa_eff,
         sensitivity=sensitivity,
         damage=damage,
         minimax=minimax,

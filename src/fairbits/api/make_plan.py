@@ -10,13 +10,15 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.laaciq import measure_clipping
-from fairbits.auditing.record import Audit
+from fairbits.auditing.record import HEADLINE, Audit
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.forward.statistics import collect_statistics
 from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
+from fairbits.kurtosis.patterns import Pattern
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
@@ -42,6 +44,7 @@ from fairbits.quantization.search.block_sensitivity import (
     predicted_sensitivity,
 )
 from fairbits.quantization.search.language_weights import minimax_mix
+from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import DEFAULT_REQUEST, Corpus, TextRequest
 
 
@@ -67,8 +70,8 @@ def plan(
     policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a corpus or its path; without
     it the embedded declaration is used. A policy that reads no text uses it only to measure the error of every language
     in every layer. `tokens` is the number of tokens per language; without it the policy decides. `audit` is an audit of
-    the model or its path; the policy mixed takes κ from it. `rounds` is the number of rounds of the search for a
-    minimax mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
+    the model or its path; mixed and auto take κ from it. `rounds` is the number of rounds of the search for a minimax
+    mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
     device = resolve_device(device)
     chosen = policies.find_policy(policy)
@@ -96,6 +99,7 @@ def plan(
         checkpoint,
         tuple(corpus.calibration),
         kappa=source.kappa,
+        kappa_eff=source.kappa_eff,
         sensitivity=source.sensitivity,
         damage=source.damage,
         minimax=lambda: source.minimax(evidence, chosen_options, rounds=rounds),
@@ -152,10 +156,21 @@ class PlanSource:
     progress: Progress | None
 
     def kappa(self) -> Floats:
+        return self._kappa
+
+    @cached_property
+    def _kappa(self) -> Floats:
         if self.audit is not None:
             return audited_kappa(self.audit, self.checkpoint.fingerprint)
         moments = weight_moments(self.checkpoint, progress=self.progress)
         return np.array([block.kappa for block in moments.blocks])
+
+    def kappa_eff(self) -> dict[str, Estimate]:
+        measured = collect_statistics(
+            self.checkpoint, self.corpus, request=self.calibration.request, device=self.device, progress=self.progress
+        )
+        sums, tokens = measured.sums(*HEADLINE), measured.sums(HEADLINE[0], "positions")
+        return Pattern(measured.lang, measured.document, sums=sums, tokens=tokens).kappa_weighted(self._kappa)
 
     def sensitivity(self, bits: Sequence[int], how: How) -> Sensitivity:
         if how == "measured":

@@ -254,10 +254,16 @@ def strategy_for(max_kappa: float) -> Strategy:
     if max_kappa < LOW_KAPPA:
         return Strategy("Standard quantization, no special handling.", ())
     if max_kappa < HIGH_KAPPA:
-        return Strategy("Standard quantization, with evaluation per language.", ("evaluate every language",))
+        return Strategy(
+            "Standard quantization, with evaluation per language.", ("evaluate every language (fairbits evaluate)",)
+        )
     return Strategy(
         "Special handling, in one of three ways.",
-        ("mixed precision: 8 bits for the outlier blocks", "calibration per language", "more bits everywhere"),
+        (
+            f"mixed precision: 8 bits for the outlier blocks (--policy mixed --tau {HIGH_KAPPA:g})",
+            "calibration per language (--policy laaciq)",
+            "more bits everywhere (--bits)",
+        ),
     )
 
 

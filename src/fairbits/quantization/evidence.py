@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.errors import InputError
+from fairbits.stats.intervals import Estimate
 
 if TYPE_CHECKING:
     from fairbits.auditing.record import Audit
@@ -72,6 +73,7 @@ class Evidence:
     """A model, the languages of its calibration text (none without text), and what can be computed about them.
 
     `kappa()`                 κ_l of the linear layers of every block
+    `kappa_eff()`             κ_eff(λ) = Σ_l ā_l(λ)·κ_l of every language, by the norms of the blocks' outputs
     `sensitivity(bits, how)`  the damage of each block to each language at each number of bits
     `damage(allocations)`     measured nats per token (allocations, languages); an allocation has the bits of each
                               block, 0 for one that keeps its weights
@@ -82,6 +84,7 @@ class Evidence:
     checkpoint: "Checkpoint"
     languages: tuple[str, ...] = ()
     kappa: Callable[[], Floats] = _needs_text
+    kappa_eff: Callable[[], Mapping[str, Estimate]] = _needs_text
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
     damage: Callable[[Sequence[Sequence[int]]], Floats] = _needs_text
     minimax: Callable[[], LanguageWeights] = _needs_text

@@ -14,6 +14,7 @@ from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Plan
+from fairbits.quantization.policies.auto import auto
 from fairbits.quantization.policies.clipping import aciq, kappa, laaciq, mse, rtn, weighted
 from fairbits.quantization.policies.fair import fair
 from fairbits.quantization.policies.gptq import gptq
@@ -28,6 +29,7 @@ POLICIES: Mapping[str, Policy] = {
         *(weighted, laaciq),  # clip by weights and inputs, round to nearest
         *(mixed, allocate, gateway, protect),  # bits of every block
         *(gptq, fair),  # errors compensated by other weights; codes learned
+        auto,  # chooses one of the others
     )
 }
 DEFAULT = gptq.name
