@@ -1,10 +1,13 @@
 """The ratio of the damage of two groups of languages and its bootstrap-t interval, in plain loops over resamples."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fairbits.evaluation.language_groups import group_damage
 from fairbits.stats.frame import LanguageFrame
+from fairbits_research.experiments.resource_ratio import redundancy_frame
 
 GROUPS = {"high": ("a", "b"), "low": ("c", "d", "e")}
 LANGUAGES, DOCUMENTS = "abcde", 25
@@ -65,3 +68,24 @@ def test_worst_over_best_of_two_groups_is_the_larger_of_both_ratios() -> None:
     result = group_damage(frame, {"low": GROUPS["low"], "high": GROUPS["high"]})
     assert result.ratios["high"].value < 1 < result.worst_over_best.value
     assert result.worst_over_best.high == pytest.approx(1 / result.ratios["high"].low, rel=1e-9)
+
+
+def test_the_predicted_ratio_of_the_corollary() -> None:
+    """(R_a + δ)/(R_b + δ) with R = H(Y) − 2·H(Y|X), where Y is one of k equally frequent tokens."""
+    rng, documents = np.random.default_rng(0), 8
+    tokens = np.tile(rng.integers(40, 90, documents), 2).astype(float)
+    counts = np.array([np.full(16, 5_000.0), np.concatenate([np.full(8, 10_000.0), np.zeros(8)])])
+    nats = tokens * np.repeat([0.4, 0.6], documents) * np.log(2) * rng.uniform(0.9, 1.1, 2 * documents)
+    measured = SimpleNamespace(
+        languages=("a", "b"),
+        lang=np.repeat(["a", "b"], documents),
+        document=np.tile(np.arange(documents), 2),
+        predicted=tokens,
+        nll=nats,
+        unigrams=counts,
+    )
+    frame = redundancy_frame(measured)
+    bits = [nats[rows].sum() / np.log(2) / tokens[rows].sum() for rows in (slice(0, 8), slice(8, 16))]
+    R = [4 + 15 / (2 * 80_000 * np.log(2)) - 2 * bits[0], 3 + 7 / (2 * 80_000 * np.log(2)) - 2 * bits[1]]
+    assert [estimate.value for estimate in frame.by_language().values()] == pytest.approx(R, rel=1e-12)
+    assert group_damage(frame, {"b": ("b",), "a": ("a",)}).ratios["a"].value == pytest.approx(R[0] / R[1], rel=1e-12)

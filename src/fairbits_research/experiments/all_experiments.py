@@ -28,6 +28,7 @@ from fairbits_research.experiments.outliers_experiment import outliers
 from fairbits_research.experiments.own_calibration import calibration_language, own_thresholds
 from fairbits_research.experiments.price_of_sharing import price_of_sharing
 from fairbits_research.experiments.probes import probes
+from fairbits_research.experiments.resource_ratio import resource_ratio
 from fairbits_research.experiments.result import EVERY, EXPERIMENTS, Result
 from fairbits_research.experiments.training_choices import models_in, training_choices
 from fairbits_research.experiments.trait_experiments import correlations, redundancy, training_data
@@ -39,7 +40,7 @@ FUNCTIONS: Mapping[str, Callable[[Laboratory], Result]] = {
     for function in (
         *(outliers, correlations, bit_threshold, layer_ablation, training_data, own_thresholds, gateway_layers),
         *(gateway_assumptions, alignment, probes),
-        *(redundancy, mediation, bounds, calibration_language, price_of_sharing, null_controls),
+        *(redundancy, resource_ratio, mediation, bounds, calibration_language, price_of_sharing, null_controls),
     )
 }
 
