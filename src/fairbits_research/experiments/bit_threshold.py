@@ -250,7 +250,7 @@ def _width_table(swept: Sweeps, moves: Mapping[str, Estimate]) -> ResultTable:
 
 def _language_table(swept: Sweeps) -> ResultTable:
     languages = swept[PLAIN, "absmax"].sweep.widths
-    names = dict.fromkeys(name for name, _ in reversed(swept))
+    names = [name for name in (PLAIN, VARIANT) if (name, "absmax") in swept]
     rows = [
         (
             code,

@@ -16,6 +16,7 @@ from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, knob_kappa
 from fairbits_research.experiments.result import (
     Answer,
+    Cell,
     Judgement,
     Result,
     ResultFigure,
@@ -116,7 +117,7 @@ def _by_block(laboratory: Laboratory, why: str) -> Result:
     least, ranks = no_gap_at_low_kappa(gentle), {name: _rank_of(lab.kappa, gaps[name]) for name in CLIPS}
     answers = [Answer.UNDECIDED if rho is None else has_sign(rho, 1) for rho in ranks.values()]
     shown = ", ".join(f"{'unknown' if rho is None else estimate_text(rho)} ({name})" for name, rho in ranks.items())
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (block, number_text(float(lab.kappa[block])), *(estimate_text(gaps[name][block]) for name in CLIPS))
         for block in range(lab.n_blocks)
     ]

@@ -1,4 +1,4 @@
-"""Experiments on small models of classes in which outliers cannot be inserted (GPT-2, mT5, XLM-R); which blocks count."""
+"""Experiments on small models of classes in which no outliers can be inserted, and which blocks count."""
 
 from collections.abc import Callable
 
