@@ -36,6 +36,7 @@ FILES = {
     "verdict": ["fairbits.evaluation.gate", "fairbits.evaluation.lm_eval.gate_samples"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.sources", "fairbits.api.run.run_settings"],
+    "laaciq": ["fairbits.kurtosis.clipping_record"],
     "research": ["fairbits_research.experiments.result"],
 }
 """The modules that describe each file of docs/reference/files.md."""
