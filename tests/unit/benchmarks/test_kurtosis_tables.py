@@ -1,0 +1,53 @@
+"""The tables of κ: what they show of a model, and that the page has a place for them."""
+
+import pytest
+
+import kurtosis_tables
+
+CONDITIONS = [{"name": "C1", "holds": True}, {"name": "C2", "holds": None}, {"name": "C3", "holds": True}]
+DATA = {
+    "weights": 75_000_000,
+    "kappa": [2.0, 8.4, 1.0, 52.0],
+    "stacks": ["encoder", "encoder", "decoder", "decoder"],
+    "roles": [{"q": 0.4, "down": 4.5}, {"q": 0.1, "down": 29.0}, {"q": 1.0, "cross q": 0.5}, {"q": 0.6, "down": 330.0}],
+    "robust_outliers": {"blocks": [3]},
+    "research_notes": {"risk": "HIGH", "conditions": CONDITIONS},
+}
+
+
+def test_the_page_has_both_markers_with_tables_between_them() -> None:
+    page = kurtosis_tables.PAGE.read_text("utf-8")
+    assert page.count(kurtosis_tables.BEGIN) == page.count(kurtosis_tables.END) == 1
+    between = page.split(kurtosis_tables.BEGIN)[1].split(kurtosis_tables.END)[0]
+    assert "| BLOOM-560M: published, not read here | 504 | 164.3 in 22 | HIGH |" in between
+    for model in ("embedded:tiny", "Gemma-3-270M", "OPUS-MT English–French"):
+        assert f"| {model} |" in between
+
+
+def test_a_row_names_the_block_the_role_and_the_conditions() -> None:
+    (row,) = kurtosis_tables.models_table({"a model": DATA}).rows
+    assert row == (
+        *("a model", "75 M", "4", "52.0", "decoder 3", "330.0 (down)", "3", "HIGH"),
+        *("yes", "–", "yes"),
+    )
+
+
+def test_the_largest_blocks_of_every_stack_are_shown_by_role(monkeypatch) -> None:
+    monkeypatch.setattr(kurtosis_tables, "SHOWN", 1)
+    text = "\n\n".join(kurtosis_tables.page_lines({"a model": DATA}))
+    assert "| 1 | 8.40 | 0.10 | 29.00 |\n| median | 5.20 | 0.25 | 16.75 |" in text
+    assert "| 3 | 52.00 | 0.60 | – | 330.00 |\n| median | 26.50 | 0.80 | 0.50 | 330.00 |" in text
+
+
+def test_only_what_is_between_the_markers_is_replaced(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(kurtosis_tables, "OUT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{kurtosis_tables.BEGIN}\nold\n{kurtosis_tables.END}\nafter\n", "utf-8")
+    kurtosis_tables.write(page)
+    text = page.read_text("utf-8")
+    assert text.startswith(f"before\n{kurtosis_tables.BEGIN}\n\n")
+    assert text.endswith(f"\n\n{kurtosis_tables.END}\nafter\n")
+    assert "old" not in text
+    page.write_text("no markers\n", "utf-8")
+    with pytest.raises(ValueError, match="unpack"):
+        kurtosis_tables.write(page)
