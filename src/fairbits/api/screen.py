@@ -50,6 +50,17 @@ PUBLISHED_MODELS = {
     "sshleifer/tiny-gpt2": "Tiny-GPT2",
 }
 """The models of the published census: id on the Hub -> name in `published_statistics().max_kurtosis`."""
+PUBLISHED_SHAPES = {
+    **dict.fromkeys(("BLOOM-560M", "XGLM-564M", "Pythia-410M"), (24, 1024)),
+    **dict.fromkeys(("GPT-2-small", "OPT-125M", "XLM-R-base", "Pythia-160M"), (12, 768)),
+    "mT5-small": (8, 512),
+    "Pythia-70M": (6, 512),
+    "DistilmBERT": (6, 768),
+    "BERT-Tiny": (2, 128),
+    "Tiny-GPT2": (2, 2),
+}
+"""Their blocks (of the encoder, where there are two stacks) and hidden size, as in config.json."""
+SHAPE_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers"), ("hidden_size", "n_embd", "d_model", "dim")
 
 CAVEAT = (
     "class, C1, C2: the research notes' thresholds, which no data support (001-22, 001-23); LOW does not mean that "
@@ -208,8 +219,9 @@ def screen(
 def published_kappa(checkpoint: Checkpoint) -> Published | None:
     """Returns the published maximum κ of a model in the research notes; None for any other.
 
-    A model is recognized by its full id on the Hub, by the name of its directory, or by the origin in config.json. A
-    GGUF file or an embedded model never is: its weights are different.
+    A model is recognized by its full id on the Hub, by the name of its directory, or by the origin in config.json, if
+    it has the blocks and the hidden size of the published one. A GGUF file or an embedded model never is: its weights
+    are different.
     """
     if checkpoint.kind not in ("hub", "directory"):
         return None
@@ -217,11 +229,12 @@ def published_kappa(checkpoint: Checkpoint) -> Published | None:
     by_id = {key.casefold(): name for key, name in PUBLISHED_MODELS.items()}
     by_name = {key.partition("/")[2]: name for key, name in by_id.items()}
     named = checkpoint.target if checkpoint.kind == "hub" else checkpoint.directory.resolve().name
-    origin = read_object(checkpoint.directory / "config.json", finite=False).get("_name_or_path")
-    for name, by_origin in ((named, False), (origin, True)):
+    config = read_object(checkpoint.directory / "config.json", finite=False)
+    shape = tuple(next((config[key] for key in keys if key in config), None) for keys in SHAPE_KEYS)
+    for name, by_origin in ((named, False), (config.get("_name_or_path"), True)):
         folded = name.casefold() if isinstance(name, str) else ""
         name = (by_id if "/" in folded else by_name).get(folded)  # old ids have no owner
-        if name is not None:
+        if name is not None and shape == PUBLISHED_SHAPES[name]:
             return Published(name, float(census[name]), by_origin)
     return None
 

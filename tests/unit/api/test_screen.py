@@ -9,7 +9,7 @@ import transformers as t
 from rich.cells import cell_len
 from rich.console import Console
 
-from fairbits.api.screen import PUBLISHED_MODELS, FromText, Screening, published_kappa, screen
+from fairbits.api.screen import PUBLISHED_MODELS, PUBLISHED_SHAPES, FromText, Screening, published_kappa, screen
 from fairbits.cli.screen_command import screen_table
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import published_statistics, robust_outliers
@@ -42,7 +42,7 @@ def printed(screening: Screening) -> str:
     return console.file.getvalue()
 
 
-def named(small: Path, place: Path, **config: str) -> Checkpoint:
+def named(small: Path, place: Path, **config: str | int) -> Checkpoint:
     """Returns the small model under another name."""
     directory = shutil.copytree(small, place)
     file = directory / "config.json"
@@ -151,12 +151,20 @@ def test_every_model_of_the_census_is_listed_once() -> None:
     ],
 )
 def test_published_kappa_goes_by_whole_names_only(tmp_path, small, name, origin, expected) -> None:
-    checkpoint = named(small, tmp_path / name, _name_or_path=origin)
+    shape = PUBLISHED_SHAPES[expected[0]] if expected else (12, 768)
+    checkpoint = named(small, tmp_path / name, _name_or_path=origin, num_hidden_layers=shape[0], hidden_size=shape[1])
     published = published_kappa(checkpoint)
     assert expected == (published and (published.name, published.kappa, published.by_origin))
 
 
-def test_published_kappa_stands_beside_ours(tmp_path, small) -> None:
+def test_a_model_of_another_shape_is_not_the_published_one(tmp_path, small) -> None:
+    assert sorted(PUBLISHED_SHAPES) == sorted(PUBLISHED_MODELS.values())
+    for name, origin in (("gpt2", ""), ("mine", "gpt2")):
+        assert published_kappa(named(small, tmp_path / name, _name_or_path=origin)) is None
+
+
+def test_published_kappa_stands_beside_ours(tmp_path, small, monkeypatch) -> None:
+    monkeypatch.setitem(PUBLISHED_SHAPES, "Pythia-70M", (2, 32))
     screening = screen([named(small, tmp_path / "pythia-70m").directory])
     assert screening.as_data()["models"][0]["published"] == {"name": "Pythia-70M", "kappa": 12.0, "by_origin": False}
     row = next(line.split() for line in printed(screening).splitlines() if line.rstrip().endswith(" LOW"))
@@ -164,7 +172,8 @@ def test_published_kappa_stands_beside_ours(tmp_path, small) -> None:
     assert published_kappa(Checkpoint(TINY)) is None
 
 
-def test_an_origin_is_said_to_be_one(tmp_path, small) -> None:
+def test_an_origin_is_said_to_be_one(tmp_path, small, monkeypatch) -> None:
+    monkeypatch.setitem(PUBLISHED_SHAPES, "GPT-2-small", (2, 32))
     text = printed(screen([named(small, tmp_path / "mine", _name_or_path="gpt2").directory]))
     assert "published κ of GPT-2-small, the origin that its config.json states" in " ".join(text.split())
 
