@@ -158,6 +158,13 @@ def test_the_embedded_model_has_languages_of_its_own(call) -> None:
     assert "groups of 7 do not divide" in refused(call("embedded:tiny", "--tokens", "16", "--group", "7"))
 
 
+def test_a_group_that_fits_is_chosen(call, bloom) -> None:
+    advice = re.search(r"give --group (\w+)", refused(call(bloom, "--languages", "eng_Latn", "--group", "128")))[1]
+    code, printed, errors = call(bloom, "--languages", "eng_Latn", "--tokens", "64", "--group", "auto")
+    assert (code, errors) == (0, "")
+    assert f"per {advice}" in printed or f"group {advice}" in printed
+
+
 def test_other_models_need_names_or_text(call, bloom) -> None:
     assert "languages must be named" in refused(call(bloom))
 

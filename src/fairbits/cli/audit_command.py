@@ -17,7 +17,15 @@ def audit(
     languages: options.Languages = None,
     text: options.TextFrom = None,
     bits: options.Bits = 4,
-    group: options.GroupOrChannel = "128",
+    group: Annotated[
+        str,
+        options.option(
+            "Number of weights that share a scale, such as 128; channel; or auto: the largest of 128, 64 and 32 that "
+            "divides the inputs of every layer, else channel.",
+            "N|channel|auto",
+            completion.one_of("32", "64", "128", "channel", "auto"),
+        ),
+    ] = "128",
     clip: Annotated[
         str,
         options.option(
@@ -52,16 +60,19 @@ def audit(
     from fairbits.api.audit import audit as run_audit
     from fairbits.api.dry_run import estimate_audit
     from fairbits.auditing.audit_file import check_audit_target, round_floats
+    from fairbits.forward.statistics import largest_group
     from fairbits.models.checkpoint import Checkpoint
 
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
     one_of("clip", clip, ("absmax", "exact"))
     layers = options.parse_layers(outlier_layers)
-    scheme = Scheme(bits, options.parse_group(group), clip)  # type: ignore[arg-type]  # one of the two
+    shared = None if group == "auto" else options.parse_group(group)
     names = options.language_names(languages)
     device = compute.choose_device(device)
     opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+    shared = largest_group(opened) if shared is None else shared
+    scheme = Scheme(bits, shared, clip)  # type: ignore[arg-type]  # one of the two
     if dry_run:
         request = TextRequest("calibration", tokens, sequence, seed)
         with stages("measuring this machine"):

@@ -33,7 +33,7 @@ from fairbits.forward.windows import NO_LABEL, TokenizedText, unigrams
 from fairbits.models.architecture.architecture import Task
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.groups import rounding_error
-from fairbits.models.scales.scheme import Scheme
+from fairbits.models.scales.scheme import Group, Scheme
 from fairbits.models.streaming_model import ReadAhead, walk_dtype
 from fairbits.text.corpus import DEFAULT_REQUEST, Corpus, TextRequest
 
@@ -227,19 +227,29 @@ def _check_scheme(scheme: Scheme, checkpoint: Checkpoint) -> None:
             f"the scheme ({scheme.name}) reads text; damage is predicted for rounding to nearest without an objective: "
             "omit objective and rounding"
         )
-    blocks = checkpoint.architecture.blocks
-    columns = {
-        name: weight.shape[1]
-        for block in blocks
-        for name, weight in block.linears.items()
-        if weight.stacked is None and not weight.is_control
-    }
+    columns = _inputs(checkpoint)
     for name, inputs in columns.items():
         if not scheme.fits(inputs):
             raise InputError(
                 f"{name} has {inputs} inputs, which groups of {scheme.group} do not divide; the group must divide the "
-                f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel"
+                f"inputs of every layer, as {math.gcd(*columns.values())} and its divisors do, or be one per channel: "
+                f"give --group {largest_group(checkpoint)}"
             )
+
+
+def largest_group(checkpoint: Checkpoint) -> Group:
+    """Returns the largest of 128, 64 and 32 that divides the inputs of every layer, else one scale per channel."""
+    columns = _inputs(checkpoint).values()
+    return next((size for size in (128, 64, 32) if all(inputs % size == 0 for inputs in columns)), "channel")
+
+
+def _inputs(checkpoint: Checkpoint) -> dict[str, int]:
+    return {
+        name: weight.shape[1]
+        for block in checkpoint.architecture.blocks
+        for name, weight in block.linears.items()
+        if weight.stacked is None and not weight.is_control
+    }
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from fairbits.core.errors import InputError
 from fairbits.forward import statistics
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import split_head
-from fairbits.forward.statistics import collect_statistics, document_losses
+from fairbits.forward.statistics import collect_statistics, document_losses, largest_group
 from fairbits.forward.tokenize import tokenize_corpus
 from fairbits.forward.windows import unigrams
 from fairbits.models.scales.scheme import Scheme
@@ -137,8 +137,14 @@ def test_nothing_of_the_pass_stays_on_the_model(reading_model, monkeypatch):
 
 
 def test_groups_that_do_not_divide_the_inputs_are_refused(llama):
-    with pytest.raises(InputError, match="groups of 96 do not divide"):
+    with pytest.raises(InputError, match=f"groups of 96 do not divide.*give --group {largest_group(llama)}$"):
         collect_statistics(llama, CORPUS, schemes=(Scheme(4, 96),))
+
+
+def test_the_largest_group_that_divides_all_inputs(llama, monkeypatch):
+    for inputs, expected in (((256, 384), 128), ((256, 320), 64), ((96, 128), 32), ((48, 128), "channel")):
+        monkeypatch.setattr(statistics, "_inputs", lambda _, inputs=inputs: dict(enumerate(inputs)))
+        assert largest_group(llama) == expected
 
 
 @pytest.mark.parametrize("scheme", [Scheme(4, 16, "exact", objective="mean"), Scheme(4, 16, rounding="gptq")])
