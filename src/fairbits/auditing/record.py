@@ -60,7 +60,7 @@ PROXIES = (
 )
 BLOCKS = (
     "ā: share of the activation, smallest and largest over languages. error: Σ h·m, the error of the weights weighted "
-    "by the inputs, mean over languages."
+    "by the inputs, mean over languages. share of D̂: mean over the languages whose prediction can be trusted."
 )
 SUMS = ("size_bytes", "predicted", "nll", "entropy", "positions", "norm", "square")  # of documents
 HEADLINE: tuple[PointKind, Measure] = ("block", "norm")
@@ -453,7 +453,7 @@ def _forms(audit: Audit) -> Table:
 
 
 def _blocks(audit: Audit) -> Table:
-    share, damage = audit.patterns[HEADLINE].share, _shares(audit.predicted.by_block).mean(0)
+    share, damage = audit.patterns[HEADLINE].share, _shares(audit.ranked.by_block).mean(0)
     error = dict(zip(audit.weighted_error.blocks, audit.weighted_error.by_block.mean(0), strict=True))
     rows = tuple(
         (

@@ -44,6 +44,26 @@ def test_a_directory_and_its_files_give_the_same_numbers(finished_run: Path) -> 
     assert named["methods"] == whole["methods"]
 
 
+def test_groups_of_languages_are_in_every_form(finished_run: Path) -> None:
+    assert report(finished_run).content["groups"] is None
+    assert "Groups of languages" not in report(finished_run).markdown() + report(finished_run).html()
+    scores = Scores.load(finished_run / "scores.json")
+    first, *others = scores.languages
+    grouped = report(finished_run, groups={"high": [first], "low": others})
+    damage = scores.with_groups({"high": [first], "low": others}).group_damage()
+    high, low = grouped.content["groups"]["groups"]
+    assert (high["languages"], high["methods"][0]["divergence_bits_per_byte"]["ratio"]) == ([first], None)
+    assert low["methods"][0]["divergence_bits_per_byte"]["mean"] == damage.means["low"].to_dict()
+    ratio = low["methods"][0]["divergence_bits_per_byte"]["ratio"]
+    assert ratio == (damage.ratios["low"].to_dict() if damage.ratios else None)
+    assert len(low["methods"]) == len(grouped.content["methods"])
+    shown = f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else damage.no_ratio
+    assert shown in grouped.markdown()
+    assert 'id="groups"' in grouped.html()
+    with pytest.raises(InputError, match="has no languages"):
+        report(finished_run, groups={"high": [], "low": others})
+
+
 def test_the_same_run_gives_the_same_bytes(finished_run: Path) -> None:
     first, second = report(finished_run), report(finished_run)
     assert [first.render(form) for form in ("html", "md", "json")] == [

@@ -39,8 +39,13 @@ def test_parts_of_another_model_are_refused(scores: Scores, finished_run: Path) 
         ("the audit", {"methods": (gptq,), "audit": audit}),
         ("the sweep", {"methods": (gptq,), "sweep": replace(run.sweep, fingerprint="0" * 64)}),
     ):
-        with pytest.raises(InputError, match=f"^{part} is about a different model"):
+        with pytest.raises(InputError, match=f"^{part} is about a different model") as refusal:
             Sources(**arguments)
+        if part in ("the audit", "the sweep"):
+            command = part.removeprefix("the ")
+            codes = ",".join(scores.languages)
+            wanted = f"fairbits {command} {scores.reference.target} --languages {codes} --out {command}.json"
+            assert str(refusal.value).endswith(f"make {command}.json with {wanted}")
 
 
 def test_scores_of_another_text_are_refused(scores: Scores) -> None:
