@@ -40,8 +40,8 @@ from fairbits_research.stats.unit_estimates import unit_mean, unit_share
 
 BITS = (4, 3)
 RIDGE = 1.0
-"""The penalty, in mean squared norms of a state: a heuristic. On the embedded model 3 reads as much of the section as 1,
-0.01 half of it."""
+"""The penalty, in mean squared norms of a state: a heuristic. On the embedded model 3 reads as much of the section as
+1, and 0.01 half of it."""
 INTERCEPT = 10.0
 """The size of the constant that is added to every state, so that the penalty hardly touches its weight."""
 LANGUAGE, SCRIPT, SECTION, OTHER = "language", "script", "section", "other"
