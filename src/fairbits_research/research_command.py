@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -261,12 +262,21 @@ def result_panel(result: Result) -> Group:
     return Group(*parts)
 
 
+LONGEST = 30
+"""Characters; cells of this length are numbers with intervals, longer ones sentences, which may be broken."""
+
+
 def _table(table: ResultTable) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
     rows = [tuple(map(cell_text, row)) for row in table.rows]
     for i, column in enumerate(table.columns):
         words = i == 0 or all(row[i][:1].isalpha() for row in rows)
-        shown.add_column(column, justify="left" if words else "right", overflow="fold")
+        longest = max((len(row[i]) for row in rows), default=0)
+        if words or longest > LONGEST:
+            shown.add_column(column, justify="left" if words else "right", overflow="fold")
+        else:  # an interval stays in one line, and the header is as narrow
+            width = max(longest, *map(len, column.split()))
+            shown.add_column(fill(column, width, break_on_hyphens=False), justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
     return shown

@@ -40,6 +40,12 @@ def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> 
         (("bounds", "--out", "no/such/place.json"), "not a directory"),
         (("bounds", "--markdown"), "takes no experiment"),
         (("bounds", "--languages", "eng"), "two or more"),
+        (("correlations", "--languages", "eng,fra,heb"), "name at least 4"),
+        (("correlations", "--outlier-layers", "five"), "whole numbers with commas"),
+        (("correlations", "--outlier-kappa", "500"), "--outlier-layers 2"),
+        (("correlations", "--outlier-layers", "12"), "12"),
+        (("bounds", "--insert-outliers", "3=125"), "BLOCK:KAPPA"),
+        (("null-controls", "--insert-outliers", "2:3"), "outliers cannot be inserted"),
     ],
 )
 def test_bad_input_ends_with_code_2_and_one_line(command, arguments, message) -> None:

@@ -136,11 +136,6 @@ class LanguageTraits:
         return tolerance
 
     @property
-    def enough(self) -> bool:
-        """Whether there are enough languages for a correlation."""
-        return len(self.languages) >= LEAST_CORRELATED
-
-    @property
     def log_share(self) -> Mapping[str, Floats]:
         """The logarithm of the training share as a covariate, where it is known."""
         return {} if self.shares is None else {"log share": np.log(self.shares)}
@@ -274,8 +269,10 @@ def measure_many(
     with_many, screening = many
     traits = measure_traits(with_many.lab(), MANY, dropout=dropout, treatments=treatments)
     familiar = [code for code in traits.languages if code in screening.known]
-    all_known, known = len(familiar) == len(traits.languages), traits.restrict(familiar, KNOWN)
-    return [*([] if all_known else [traits]), *([known] if known.enough else [])], (screening.note(),)
+    sets = [] if len(familiar) == len(traits.languages) else [traits]
+    if len(familiar) >= LEAST_CORRELATED:
+        sets.append(traits.restrict(familiar, KNOWN))
+    return sets, (screening.note(),)
 
 
 def measure_traits(

@@ -1,10 +1,13 @@
 """The experiments that correlate traits of languages: what is chosen, and how it is judged."""
 
+import io
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from fairbits.auditing.record import HEADLINE
 from fairbits.core.errors import InputError
@@ -12,7 +15,7 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.included_texts import udhr, udhr_languages
 from fairbits_research.experiments import language_traits
-from fairbits_research.experiments.laboratory import Laboratory, Setting
+from fairbits_research.experiments.laboratory import Laboratory, Setting, language_values
 from fairbits_research.experiments.language_traits import LanguageTraits, combine_languages
 from fairbits_research.experiments.mediation_experiment import (
     Chain,
@@ -32,6 +35,7 @@ from fairbits_research.experiments.trait_experiments import (
     judge_survival,
     times_as_much,
 )
+from fairbits_research.research_command import _table
 
 DOCUMENTS = 6
 CODES = tuple(language.code for language in udhr_languages())
@@ -239,6 +243,25 @@ class TestCorrelations:
         ]
         assert max(len(table.columns) for table in tables) <= 8
         assert tables[1].columns == ("language", "κ_eff", "κ_eff, MLP norm")
+
+    def test_tables_can_be_read_at_100_columns(self) -> None:
+        """No number or interval is cut or broken over lines."""
+        whole = example(n=12)
+        damage = whole.damage["nearest, 3 bits"]
+        pairs = [
+            correlate(x, (name, language_values(damage)), among="known", covariates=whole.log_share)
+            for x in whole.other_measures().items()
+            for name in ("nearest, 3 bits", "exact clip, 4 bits")
+        ]
+        tables = *whole.tables(), whole.main_table("nearest, 3 bits"), *correlation_tables("Correlations", pairs)
+        for table in tables:
+            console = Console(file=io.StringIO(), width=100)
+            console.print(_table(table))
+            text = console.file.getvalue()
+            assert max(map(cell_len, text.splitlines())) <= 100
+            assert "…" not in text
+            numbers = {cell for row in table.rows for cell in row if str(cell)[0] in "-0123456789"}
+            assert {cell for cell in numbers if str(cell) not in text} == set()
 
     def test_without_outlier_blocks_there_is_no_share(self) -> None:
         none = replace(example(), outlier_share=None, activation={}, attention=None)
