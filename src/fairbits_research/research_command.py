@@ -36,6 +36,7 @@ from fairbits.cli.options import (
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, stages
 from fairbits.core.errors import InputError, printable
 from fairbits.core.task_pool import Cluster, open_pool
+from fairbits.quantization.policies.option import parse_numbers
 from fairbits.text.language_codes import user_language
 from fairbits.text.mix import parse_weights
 from fairbits_research.experiments.result import EVERY, EXPERIMENTS, Answer, Result, ResultTable, cell_text
@@ -87,6 +88,14 @@ def research(
             help="Give blocks this κ first, at the same function, such as 3:125,7:148 (BLOOM, Llama, Mistral, Qwen).",
             metavar="BLOCK:KAPPA",
         ),
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("--k", help="gateway-layers: number of protected blocks in each set (default: 3).", metavar="N"),
+    ] = None,
+    sets: Annotated[
+        str | None,
+        typer.Option(help='gateway-layers: the sets of blocks to protect, such as "0,9,11;2,5,7".', metavar="SETS"),
     ] = None,
     models: Annotated[
         Path | None,
@@ -145,6 +154,8 @@ def research(
         "outlier_layers": parse_layers(outlier_layers),
         "outlier_kappa": outlier_kappa,
         "insert_outliers": parse_insertion(insert_outliers),
+        "kept": k,
+        "sets": parse_sets(sets),
     }
     left = dict(zip(names, places, strict=True))
     if resume:
@@ -182,6 +193,18 @@ def parse_insertion(text: str | None) -> dict[int, float] | None:
     if not re.fullmatch(r"\d+:\d+(\.\d+)?(,\d+:\d+(\.\d+)?)*", text):
         raise InputError(f"--insert-outliers is {text!r:.40}; it must be BLOCK:KAPPA, such as 3:125,7:148")
     return {int(block): float(kappa) for block, kappa in (pair.split(":") for pair in text.split(","))}
+
+
+def parse_sets(text: str | None) -> list[list[int]] | None:
+    """Returns sets of blocks.
+
+    >>> parse_sets("0,9,11;2,5,7")
+    [[0, 9, 11], [2, 5, 7]]
+    """
+    if text is None:
+        return None
+    form = 'sets of blocks such as "0,9,11;2,5,7"'
+    return [parse_numbers(part, "--sets", form) for part in text.split(";")]
 
 
 def _run(

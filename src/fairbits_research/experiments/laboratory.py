@@ -37,7 +37,7 @@ from fairbits_research.experiments.result import ExperimentSubject, estimate_tex
 from fairbits_research.outliers.outlier_writer import directory_with_outliers
 
 UNIT = "bits_per_byte"
-RECORDED = ("group", "sequence", "calibration", "outlier_layers", "outlier_kappa", "insert_outliers")
+RECORDED = ("group", "sequence", "calibration", "outlier_layers", "outlier_kappa", "insert_outliers", "kept", "sets")
 """Settings that every result records where they are given."""
 OUTLIER_KAPPA = 125.0, 148.0
 """The excess kurtosis that the research notes report for two outlier layers of BLOOM-560M."""
@@ -63,7 +63,8 @@ class Setting:
     `groups` high- and low-resource languages.
 
     Outlier blocks are `outlier_layers`, or those with κ above `outlier_kappa`; without either, those with κ > 100, or
-    those that stand out if there are none. `insert_outliers` gives blocks a κ, at the same function.
+    those that stand out if there are none. `insert_outliers` gives blocks a κ, at the same function. gateway-layers
+    protects `kept` blocks in each of its sets, three by default, or the `sets` that are named.
     """
 
     model: str = "embedded:tiny"
@@ -80,6 +81,8 @@ class Setting:
     outlier_layers: Sequence[int] | None = None
     outlier_kappa: float | None = None
     insert_outliers: Mapping[int, float] | None = None
+    kept: int | None = None
+    sets: Sequence[Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", resolve_device(self.device))
@@ -178,7 +181,11 @@ class ModelLab:
     def measurements(self) -> ActivationStatistics:
         """The measurements of one pass over the calibration text."""
         return collect_statistics(
-            self.checkpoint, self.corpus, request=self.setting.calibration_text, progress=self.report
+            self.checkpoint,
+            self.corpus,
+            request=self.setting.calibration_text,
+            device=self.setting.device,
+            progress=self.report,
         )
 
     @property
