@@ -295,7 +295,8 @@ class Comparison(Shown):
     @property
     def groups(self) -> Groups:
         """The groups of languages that are compared; none unless they were named."""
-        return self.settings.get("groups", {})
+        groups: Groups = self.settings.get("groups", {})
+        return groups
 
     @cached_property
     def contrasts(self) -> tuple[PolicyContrast, ...]:
