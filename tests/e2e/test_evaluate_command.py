@@ -93,6 +93,13 @@ def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
     assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "1"
     assert command("gate", scores, "--against", scores)[0] == 0
     assert command("gate", scores, "--against", scores, "--max-worse", "0")[0] == 0
+    groups = "high=eng;low=heb"
+    code, printed, _ = command("gate", scores, "--max-ratio", "1e6", "--groups", groups, "--json")
+    (check,) = json.loads(printed)["checks"]
+    assert (code, check["outcome"], check["limit"]) == (0, "pass", 1e6)
+    code, printed, errors = command("gate", scores, "--max-ratio", "2")
+    assert (code, printed) == (2, "")
+    assert "has no groups of languages" in errors
 
 
 def test_the_printed_summary_is_no_file_of_scores(quantized, command, tmp_path) -> None:

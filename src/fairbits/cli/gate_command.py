@@ -126,7 +126,9 @@ def gate(
     _refuse(for_samples, "needs --samples BEFORE AFTER")
     if scores is None:
         raise InputError("SCORES.json is missing; give the file that fairbits evaluate --out wrote, or --samples")
-    verdict = run_gate(scores, **limits, **options.pick(locals(), "measure unit against max_worse groups max_ratio"))
+    verdict = run_gate(
+        scores, **options.pick(locals(), "measure unit against max_worse groups max_ratio max_worst max_mean max_gap")
+    )
     _write_notes(verdict, junit_file)
     if as_json:
         print_json(verdict.as_data())
