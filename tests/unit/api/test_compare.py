@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairbits.api.compare import compare
 from fairbits.api.make_plan import plan
-from fairbits.comparison.comparison import Comparison, PolicyEntry
+from fairbits.comparison.comparison import COMPARE, Comparison, PolicyEntry
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
@@ -162,6 +162,20 @@ def test_saved_as_json(tmp_path) -> None:
     assert data["contrasts"][0]["better"] == list(CODES)
 
 
+def test_groups_of_languages_are_shown_and_saved(tmp_path) -> None:
+    plain = comparison(entry("rtn", (0.1, 0.3)), entry("gptq", (0.05, 0.2)))
+    assert "Groups of languages" not in shown(plain)
+    grouped = replace(plain, settings={**plain.settings, "groups": {"high": ["eng_Latn"], "low": ["heb_Hebr"]}})
+    lines = shown(grouped).split("Groups of languages")[1].split("Mean of")[0].splitlines()
+    by_policy = {line.split()[0]: line.split()[2:5] for line in lines if line.split()[:1] in (["rtn"], ["gptq"])}
+    assert [float(number) for number in by_policy["gptq"]] == pytest.approx([0.05, 0.2, 4], rel=0.02)
+    grouped.save(tmp_path / "compare.json")
+    plain.save(tmp_path / "plain.json")
+    saved, without = (COMPARE.read(tmp_path / name).entries[1].groups for name in ("compare.json", "plain.json"))
+    assert without is None
+    assert saved.ratios["low"].value == saved.means["low"].value / saved.means["high"].value
+
+
 def test_variants() -> None:
     aciq = variant("aciq:distribution=laplace:group=64")
     assert (aciq.policy, aciq.at(3)) == ("aciq", {"bits": 3, "distribution": "laplace", "group": 64})
@@ -197,6 +211,7 @@ def test_refusals() -> None:
         ({"policies": ["rtn", "mixed:tau=high"]}, "tau in 'mixed:tau=high' is 'high'; it must be a number"),
         ({"policies": ["rtn", "gptq:mix=zul=1"]}, "zul_Latn is not one of the languages"),
         ({"policies": ["rtn", "mse:group=100"]}, "groups of 100 do not divide"),
+        ({"policies": ["rtn"], "groups": "high=eng;low=fra", "languages": CODES}, "fra_Latn.*not measured"),
         ({"policies": ["rtn"], "text": APART, "unit": "nats_per_section"}, "is not parallel"),
     ):
         with pytest.raises(InputError, match=message):
