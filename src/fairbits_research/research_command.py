@@ -285,8 +285,8 @@ def result_panel(result: Result) -> Group:
     return Group(*parts)
 
 
-LONGEST = 30
-"""Characters; cells of this length are numbers with intervals, longer ones sentences, which may be broken."""
+NARROW, LONGEST = 10, 30
+"""Characters: headers are broken at NARROW or more; cells beyond LONGEST are sentences and may be broken."""
 
 
 def _table(table: ResultTable) -> Table:
@@ -298,7 +298,7 @@ def _table(table: ResultTable) -> Table:
         if words or longest > LONGEST:
             shown.add_column(column, justify="left" if words else "right", overflow="fold")
         else:  # an interval stays in one line, and the header is as narrow
-            width = max(longest, *map(len, column.split()))
+            width = max(longest, NARROW, *map(len, column.split()))
             shown.add_column(fill(column, width, break_on_hyphens=False), justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
