@@ -57,7 +57,7 @@ class Alignment:
     @property
     def sections(self) -> int:
         """The number of sections, so that chance is 1 of them."""
-        return self.hits.shape[2]
+        return int(self.hits.shape[2])
 
     @cached_property
     def blocks(self) -> list[int]:
@@ -110,7 +110,8 @@ def cosines(X: Floats, Y: Floats) -> Floats:
 
 def _finds(similar: Floats) -> Floats:
     """Returns 1 where the most similar row is the same one, else 0."""
-    return (similar.argmax(axis=2) == np.arange(similar.shape[1])).astype(np.float64)
+    hits: Floats = (similar.argmax(axis=2) == np.arange(similar.shape[1])).astype(np.float64)
+    return hits
 
 
 def _pairs(similar: Floats) -> tuple[Floats, Floats]:

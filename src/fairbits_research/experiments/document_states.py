@@ -192,7 +192,7 @@ def _spread(text: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
     for row, window in enumerate(text):
         positions = window.nonzero()[:, 0]
         chosen = torch.linspace(0, max(len(positions) - 1, 0), min(most, len(positions)) + 2)[1:-1].round().long()
-        yield row, positions[chosen.unique()]
+        yield row, positions[torch.unique_consecutive(chosen)]
 
 
 def standardize(X: Floats) -> Floats:

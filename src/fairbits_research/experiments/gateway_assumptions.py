@@ -84,7 +84,7 @@ def language_share(X: Floats) -> Jackknifed:
         ratio: Floats = (left / count - m * grand / count) / (total - m * grand / count)
         return ratio
 
-    without = share(*map(_without_one, (inside, over)), square.sum() - square, n - 1)
+    without = share(_without_one(inside), _without_one(over), square.sum() - square, n - 1)
     return Jackknifed(float(share(inside.sum(), over.sum(), square.sum(), n)), without)
 
 

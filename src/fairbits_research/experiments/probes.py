@@ -64,7 +64,8 @@ def held_out_classes(X: Floats, labels: Labels, groups: Labels) -> Labels:
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         scores[rows] = Y[rows] - np.linalg.solve(S[np.ix_(rows, rows)], residual[rows])
-    return scores.argmax(axis=1)
+    classes: Labels = scores.argmax(axis=1)
+    return classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +223,9 @@ def _meaning(before: Mapping[str, ProbeHits], lost: Mapping[tuple[str, int], Est
         if clear:
             first = min(clear, key=lambda name: _kept(before[name], lost[name, bits], blocks))
             return (
-                f"Quantization first destroys the {first}: at {bits} bits its probe keeps "
-                f"{_kept(before[first], lost[first, bits], blocks):.0%} of what it reads above chance, more than "
-                "chance explains; what other probes lose is in the table."
+                f"Quantization first takes the {first}: at {bits} bits a probe still reads "
+                f"{_kept(before[first], lost[first, bits], blocks):.0%} of what it read above chance, clearly less than "
+                "before. What other probes lose is in the table."
             )
     return f"Down to {BITS[-1]} bits no probe clearly loses anything that it could read."
 

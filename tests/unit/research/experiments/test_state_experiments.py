@@ -21,6 +21,7 @@ from fairbits_research.experiments.gateway_assumptions import (
     layer_profile,
 )
 from fairbits_research.experiments.laboratory import Laboratory, Setting
+from fairbits_research.experiments.mediation_experiment import alignment_change
 from fairbits_research.experiments.probes import LANGUAGE, SCRIPT, SECTION, held_out_classes, probe_states, probes
 from fairbits_research.experiments.result import Answer
 
@@ -210,6 +211,20 @@ class TestSmallRuns:
         assert set(answers) >= {"the first block", "the last block", "the bottleneck", "less redundant", "less sure"}
         assert "training share" in result.design
         assert result.as_bytes()
+
+
+@pytest.mark.parametrize("family", ["xlmr", "mt5"])
+def test_other_classes_are_aligned_and_respond_to_finer_tokens(
+    reading_model: Callable[[str], Checkpoint], family: str
+) -> None:
+    text = beginnings(CODES, 120)
+    laboratory = Laboratory(replace(SMALL, model=str(reading_model(family).target), text=text, sequence=48))
+    result = alignment(laboratory)
+    stacks = {"encoder", "decoder"} if family == "mt5" else {"block"}
+    assert {str(row[0]).split()[0] for row in result.tables[2].rows} - {"embedding"} == stacks
+    change = alignment_change(laboratory.lab())
+    assert set(change) == set(CODES) - {"eng_Latn"}
+    assert all(change.values())
 
 
 class TestFinerText:
