@@ -1,7 +1,11 @@
-"""Gateway layers: every set of three blocks kept, all others rounded; are the first and the last block the best?"""
+"""Gateway layers: every set of k blocks kept, all others rounded; are the first and the last block the best?
+
+D(S), the disparity, is the gap between the worst and the best language when the blocks S are kept; E(S), the
+efficiency, is how many times smaller the tensors of the model are than in the source (theorem 3 of document 004).
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import comb
 
@@ -9,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
+from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
 from fairbits.core.units import bits
+from fairbits.models.io.compressed_tensors import planned_bytes
 from fairbits.quantization.allocation import gateway_set, protect_blocks
 from fairbits.quantization.policies.precision import quiet_solver, random_sets
 from fairbits.quantization.search.block_sensitivity import predicted_sensitivity
 from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, documents_needed
 from fairbits_research.experiments.laboratory import Blocks, Laboratory, ModelLab
 from fairbits_research.experiments.result import (
@@ -39,6 +46,7 @@ RANKINGS: Mapping[str, Callable[[Floats], float]] = {
 }
 """The criteria by which sets are ranked, from the damages of all languages."""
 BEST, ENDS, RULE, NONE = "best set", "best set with both ends", "the documents' set", "none kept"
+LEAST_GAP, ENDS_GAP = "least gap", "least gap with both ends"
 GREEDY, PREDICTED, PROGRAM = "greedy", "predictor", "integer program"
 
 RowMask = NDArray[np.bool_]
@@ -53,7 +61,10 @@ class GatewayTrials:
     n_blocks: int
     frames: Mapping[Blocks, LanguageFrame]
     sets: tuple[Blocks, ...]
-    """The sets of three blocks, which are compared."""
+    """The sets of blocks, which are compared."""
+    ratio: Mapping[Blocks, float] = field(default_factory=dict)
+    """E(S), the size of the source over that of the model in which these blocks are kept."""
+    kept: int = KEPT
 
     @property
     def every(self) -> RowMask:
@@ -91,29 +102,31 @@ class GatewayTrials:
 
 def run_trials(lab: ModelLab) -> tuple[GatewayTrials, dict[str, BlockChoice]]:
     """Returns the damage of all sets, and the ways to choose a set from some of the records."""
-    n = lab.n_blocks
+    n, k = lab.n_blocks, lab.setting.kept or KEPT
     every = frozenset(range(n))
     single = [(block,) for block in range(n)]
     alone = [tuple(sorted(every - {block})) for block in range(n)]  # one block rounded, all others kept
     frames = _damage_of_keeping(lab, [(), *single, *alone], "keeping or rounding one block")
-    rule, predicted = gateway_set(n, KEPT), best_if_additive(_predicted_damage(lab))
+    rule, predicted = gateway_set(n, k), best_if_additive(_predicted_damage(lab), k)
 
     def greedy(rows: RowMask) -> Blocks:
-        return tuple(sorted(blocks[0] for blocks in before.rank_sets("worst", rows, among=single)[:KEPT]))
+        return tuple(sorted(blocks[0] for blocks in before.rank_sets("worst", rows, among=single)[:k]))
 
     def program(rows: RowMask) -> Blocks:
-        return best_if_additive(np.array([language_damages(frames[kept], rows) for kept in alone]).T)
+        return best_if_additive(np.array([language_damages(frames[kept], rows) for kept in alone]).T, k)
 
     before = GatewayTrials(n, frames, ())
     chosen = [choose(rows) for choose in (greedy, program) for rows in before.halves]
-    sets = sets_to_try(n, seed=lab.setting.seed, also=(rule, predicted, *chosen))
-    frames |= _damage_of_keeping(lab, [blocks for blocks in sets if blocks not in frames], "keeping three blocks")
-    trials = GatewayTrials(n, frames, sets)
+    sets = sets_to_try(n, k, seed=lab.setting.seed, also=(rule, predicted, *chosen))
+    frames |= _damage_of_keeping(lab, [blocks for blocks in sets if blocks not in frames], f"keeping {k} blocks")
+    trials = GatewayTrials(n, frames, sets, efficiencies(lab, [(), *sets]), k)
     ends = list(filter(trials.both_ends, sets))
     return trials, {
         NONE: lambda _: (),
         BEST: lambda rows: trials.rank_sets("worst", rows)[0],
         ENDS: lambda rows: trials.rank_sets("worst", rows, among=ends)[0],
+        LEAST_GAP: lambda rows: trials.rank_sets("gap", rows)[0],
+        ENDS_GAP: lambda rows: trials.rank_sets("gap", rows, among=ends)[0],
         RULE: lambda _: rule,
         GREEDY: greedy,
         PROGRAM: program,
@@ -132,21 +145,34 @@ def language_damages(frame: LanguageFrame, rows: RowMask) -> Floats:
     return damages
 
 
-def sets_to_try(n_blocks: int, *, seed: int, also: Iterable[Blocks] = ()) -> tuple[Blocks, ...]:
-    """Returns all sets of three, or a sample with all that contain both ends if they are too many."""
-    if comb(n_blocks, KEPT) <= MOST:
-        return tuple(combinations(range(n_blocks), KEPT))
-    ends = {(0, inner, n_blocks - 1) for inner in range(1, n_blocks - 1)}
-    return tuple(sorted({*random_sets(n_blocks, KEPT, count=SAMPLE, seed=seed), *ends, *also}))
+def sets_to_try(n_blocks: int, k: int = KEPT, *, seed: int, also: Iterable[Blocks] = ()) -> tuple[Blocks, ...]:
+    """Returns all sets of k blocks; if they are too many, a sample of them and of those with both ends."""
+    if comb(n_blocks, k) <= MOST:
+        return tuple(combinations(range(n_blocks), k))
+    inner = random_sets(n_blocks - 2, k - 2, count=SAMPLE, seed=seed)
+    ends = {(0, *(block + 1 for block in some), n_blocks - 1) for some in inner}
+    return tuple(sorted({*random_sets(n_blocks, k, count=SAMPLE, seed=seed), *ends, *also}))
 
 
-def best_if_additive(alone: Floats) -> Blocks:
+def efficiencies(lab: ModelLab, sets: Iterable[Blocks]) -> dict[Blocks, float]:
+    """Returns E(S) of every set: bytes of the source / bytes with the blocks S kept and all others at BITS bits."""
+    scheme, source = lab.scheme(BITS), planned_bytes(lab.checkpoint, {})
+    ratios = {}
+    for kept in sets:
+        layers = [
+            layer.name for block in range(lab.n_blocks) if block not in kept for layer in lab.linear_layers[block]
+        ]
+        ratios[kept] = source / planned_bytes(lab.checkpoint, dict.fromkeys(layers, scheme))
+    return ratios
+
+
+def best_if_additive(alone: Floats, k: int = KEPT) -> Blocks:
     """Returns the blocks to keep for the least worst damage, if the damages of single blocks add up.
 
     `alone` is (languages, blocks).
     """
     with quiet_solver():
-        return protect_blocks(alone, np.zeros_like(alone), k=KEPT)
+        return protect_blocks(alone, np.zeros_like(alone), k=k)
 
 
 def _damage_of_keeping(lab: ModelLab, sets: Sequence[Blocks], what: str) -> dict[Blocks, LanguageFrame]:
@@ -188,16 +214,20 @@ CHOSEN = (RULE, GREEDY, PROGRAM, PREDICTED)
 def gateway_layers(laboratory: Laboratory) -> Result:
     """Returns the result: are the first and the last block the ones to keep?"""
     lab = laboratory.lab()
-    if lab.n_blocks <= KEPT:
-        raise InputError(f"{lab.checkpoint.target} has {lab.n_blocks} blocks; the experiment needs more than {KEPT}")
+    if laboratory.setting.sets is not None:
+        return compare_sets(laboratory, laboratory.setting.sets)
+    k = whole("k", laboratory.setting.kept or KEPT, least=3)
+    if lab.n_blocks <= k:
+        raise InputError(f"{lab.checkpoint.target} has {lab.n_blocks} blocks; the experiment needs more than {k}")
     trials, choices = run_trials(lab)
     frames = {name: trials.cross_validate(choice) for name, choice in choices.items()}
     leads = both_ends_lead(trials)
     answer = gateway_answer(list(leads.values()))
-    rule = gateway_set(trials.n_blocks, KEPT)
+    rule = gateway_set(trials.n_blocks, k)
     places = {ranking: trials.rank_sets(ranking, trials.every).index(rule) + 1 for ranking in RANKINGS}
     regret = {name: frame.worst_minus(frames[BEST]) for name, frame in frames.items() if name not in (BEST, NONE)}
-    n = len(trials.sets)
+    n, ends = len(trials.sets), list(filter(trials.both_ends, trials.sets))
+    contest = gap_difference(trials, ends, [blocks for blocks in trials.sets if blocks not in ends])
     because = (
         f"all of the {_top(trials)} best sets contain both ends in {sum(leads.values())} of {len(leads)} rankings (by "
         f"worst language and by gap, on either half of the documents), and {_braced(rule)} ranks {places['worst']} by "
@@ -206,11 +236,12 @@ def gateway_layers(laboratory: Laboratory) -> Result:
     return describe(
         "gateway-layers",
         design=_design(trials),
-        subject=laboratory.subject(bits=[BITS], kept=KEPT, sets=n),
+        subject=laboratory.subject(bits=[BITS], blocks_kept=k, sets_tried=n),
         answer=answer,
         verdict=f"{sentence(because)}.",
         meaning=(
-            f"Keeping three blocks widens the gap between languages in {count_wider_gaps(trials)} of {n} sets. "
+            f"Keeping {k} blocks widens the gap between languages in {count_wider_gaps(trials)} of {n} sets. The least "
+            f"gap with both ends minus the least gap without is {estimate_text(contest)} bits per byte. "
             f"Compared with the best set, the worst damage is larger by {estimate_text(regret[RULE])} bits per byte "
             f"with the documents' set, {estimate_text(regret[PROGRAM])} with the integer program and "
             f"{estimate_text(regret[PREDICTED])} with the predictor. Without trying all sets, the best choice is "
@@ -223,6 +254,58 @@ def gateway_layers(laboratory: Laboratory) -> Result:
         if answer is Answer.UNDECIDED
         else "",
     )
+
+
+def gap_difference(trials: GatewayTrials, some: Sequence[Blocks], others: Sequence[Blocks]) -> Estimate:
+    """Returns the least D(S) of some sets minus that of others, each chosen on one half and evaluated on the other."""
+
+    def least(among: Sequence[Blocks]) -> LanguageGap:
+        return LanguageGap.of(trials.cross_validate(lambda rows: trials.rank_sets("gap", rows, among=among)[0]))
+
+    return least(some).minus(least(others))
+
+
+def compare_sets(laboratory: Laboratory, named: Sequence[Sequence[int]]) -> Result:
+    """Returns D(S) and E(S) of the sets that the user named, and whether those with both ends are better."""
+    lab = laboratory.lab()
+    sets = tuple(dict.fromkeys(_named_set(blocks, lab.n_blocks) for blocks in named))
+    if len(sets) < 2:
+        raise InputError(f"{len(sets)} set of blocks was named; name two or more, such as 0,9,11;2,5,7")
+    frames = _damage_of_keeping(lab, [(), *sets], "keeping the named blocks")
+    trials = GatewayTrials(lab.n_blocks, frames, sets, efficiencies(lab, [(), *sets]), len(sets[0]))
+    ends, sizes = list(filter(trials.both_ends, sets)), {len(blocks) for blocks in sets}
+    if not ends or len(ends) == len(sets) or len(sizes) > 1:
+        answer, power = Answer.UNDECIDED, ""
+        because = "the named sets cannot decide: sets of one size are needed, with both ends and without"
+    else:
+        contest = gap_difference(trials, ends, [blocks for blocks in sets if blocks not in ends])
+        answer = Answer.NOT_SUPPORTED if contest.low > 0 else Answer.SUPPORTED if contest.high < 0 else Answer.UNDECIDED
+        power = documents_needed({"with both ends against without": contest}) if answer is Answer.UNDECIDED else ""
+        because = f"D of the best named set with both ends minus that of the best without is {estimate_text(contest)}"
+    none = LanguageGap.of(frames[()])
+    wider = sum(LanguageGap.of(frames[blocks]).minus(none).low > 0 for blocks in sets)
+    return describe(
+        "gateway-layers",
+        design=(
+            f"{len(sets)} named sets of {trials.n_blocks} blocks: these are kept, all others are rounded to nearest at "
+            f"{BITS} bits. D(S) is the gap between the worst and the best language, E(S) the size of the source over "
+            "that of the model. The best of several sets is chosen on one half of the documents and evaluated on the "
+            "other."
+        ),
+        subject=laboratory.subject(bits=[BITS], sets_tried=len(sets)),
+        answer=answer,
+        verdict=f"{sentence(because)}.",
+        meaning=f"The gap is wider than with no block kept, beyond its interval, in {wider} of {len(sets)} sets.",
+        tables=(_sets(trials),),
+        figure=_figure(trials),
+        power=power,
+    )
+
+
+def _named_set(blocks: Sequence[int], n_blocks: int) -> Blocks:
+    if len(set(blocks)) in (0, n_blocks):
+        raise InputError(f"a set has {len(set(blocks))} of {n_blocks} blocks; it must have some and leave some out")
+    return tuple(sorted({whole("a block of a set", block, least=0, most=n_blocks - 1) for block in blocks}))
 
 
 def both_ends_lead(trials: GatewayTrials) -> dict[tuple[str, int], bool]:
@@ -253,13 +336,13 @@ def _top(trials: GatewayTrials) -> int:
 
 
 def _design(trials: GatewayTrials) -> str:
-    n, ends = len(trials.sets), sum(map(trials.both_ends, trials.sets))
+    n, k, ends = len(trials.sets), trials.kept, sum(map(trials.both_ends, trials.sets))
     return (
-        f"{'All' if n == comb(trials.n_blocks, KEPT) else 'A sample of'} {n} sets of {KEPT} of {trials.n_blocks} "
+        f"{'All' if n == comb(trials.n_blocks, k) else 'A sample of'} {n} sets of {k} of {trials.n_blocks} "
         f"blocks, {ends} of them with both ends: these are kept, all others are rounded to nearest at {BITS} bits. "
         "Sets are ranked by their worst language and by their gap, on each half of the documents. What is chosen on "
-        "one half, including the best set, is evaluated on the other. Greedy: the three blocks that, kept alone, help "
-        "the worst language most. Integer program and predictor: least worst damage if the damages of single blocks, "
+        "one half, including the best set, is evaluated on the other. Greedy: the blocks that, kept alone, help the "
+        "worst language most. Integer program and predictor: least worst damage if the damages of single blocks, "
         "measured or predicted from one pass over calibration text, add up."
     )
 
@@ -288,7 +371,7 @@ def _choices(
 def _places(trials: GatewayTrials) -> ResultTable:
     ends = list(filter(trials.both_ends, trials.sets))
     chance = len(ends) / len(trials.sets)
-    rule = gateway_set(trials.n_blocks, KEPT)
+    rule = gateway_set(trials.n_blocks, trials.kept)
     rows: list[tuple[Cell, ...]] = []
     documents = dict(zip(("all", "first half", "second half"), (trials.every, *trials.halves), strict=True))
     for ranking in RANKINGS:
@@ -303,11 +386,18 @@ def _places(trials: GatewayTrials) -> ResultTable:
 
 
 def _sets(trials: GatewayTrials) -> ResultTable:
-    rows = []
-    for place, blocks in enumerate(trials.rank_sets("worst", trials.every)[:SHOWN], 1):
-        damages = language_damages(trials.frames[blocks], trials.every)
-        rows.append((place, _braced(blocks), round(float(damages.max()), 4), round(float(np.ptp(damages)), 4)))
-    return ResultTable("The best sets by worst language, all documents", ("place", "kept", "worst", "gap"), tuple(rows))
+    """Returns D(S), E(S) and both places of the best sets by worst language, the documents' set, and none."""
+    order = {ranking: trials.rank_sets(ranking, trials.every) for ranking in RANKINGS}
+    shown, rule = order["worst"][:SHOWN], gateway_set(trials.n_blocks, trials.kept) if trials.kept > 1 else ()
+    rows: list[tuple[Cell, ...]] = []
+    for blocks in (*shown, *([rule] if rule in trials.sets and rule not in shown else []), ()):
+        frame = trials.frames[blocks]
+        places = [ranked.index(blocks) + 1 if blocks else "–" for ranked in order.values()]
+        ratio = f"{trials.ratio[blocks]:.3f}" if blocks in trials.ratio else "–"
+        rows.append((_braced(blocks), *places, estimate_text(frame.worst()[1]), estimate_text(frame.gap()), ratio))
+    columns = ("kept", "place by worst", "place by D(S)", "worst", "D(S)", "E(S)")
+    title = "The best sets by worst language, all documents: disparity D(S) in bits per byte, efficiency E(S)"
+    return ResultTable(title, columns, tuple(rows))
 
 
 def _figure(trials: GatewayTrials) -> ResultFigure:
@@ -319,5 +409,5 @@ def _figure(trials: GatewayTrials) -> ResultFigure:
         damages = [language_damages(trials.frames[blocks], trials.every) for blocks in sets]
         x, y = tuple(float(damage.max()) for damage in damages), tuple(float(np.ptp(damage)) for damage in damages)
         series.append(Series(name, x, y, labels=tuple(map(_braced, sets))))
-    title = f"Three blocks kept, the others at {BITS} bits"
+    title = f"{trials.kept} blocks kept, the others at {BITS} bits"
     return ResultFigure(title, "worst language, bits per byte", "gap, bits per byte", tuple(series))
