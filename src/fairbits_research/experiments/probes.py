@@ -224,8 +224,8 @@ def _meaning(before: Mapping[str, ProbeHits], lost: Mapping[tuple[str, int], Est
             first = min(clear, key=lambda name: _kept(before[name], lost[name, bits], blocks))
             return (
                 f"Quantization first takes the {first}: at {bits} bits a probe still reads "
-                f"{_kept(before[first], lost[first, bits], blocks):.0%} of what it read above chance, clearly less than "
-                "before. What other probes lose is in the table."
+                f"{_kept(before[first], lost[first, bits], blocks):.0%} of what it read above chance, clearly less "
+                "than before. What other probes lose is in the table."
             )
     return f"Down to {BITS[-1]} bits no probe clearly loses anything that it could read."
 
