@@ -3,13 +3,16 @@
     python benchmarks/kurtosis_tables.py measure [gemma-3-270m …] [--languages eng,fra --tokens 512]
     python benchmarks/kurtosis_tables.py write
 
-`measure` reads the weights of every model, tensor by tensor, and keeps its numbers in build/kurtosis/NAME.json; with
-languages, it runs the model too, for C2 and r. `write` puts the tables of all of them between the markers of the page.
+`measure` reads the weights of every model and keeps its numbers in build/kurtosis/NAME.json; with languages, it runs
+the model too, for C2 and r. `--by-tensor` reads the GGUF file of a decoder one tensor at a time, without opening the
+model, where memory is short. `write` puts the tables of all of them between the markers of the page.
 """
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,9 +24,10 @@ from fairbits.api.audit import audit
 from fairbits.api.inspect import inspect
 from fairbits.api.screen import FromText, screen
 from fairbits.core.table import Table
-from fairbits.kurtosis.checklist import published_statistics, risk_class
+from fairbits.kurtosis.checklist import published_statistics, risk_assessment, risk_class, robust_outliers
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import Scheme
+from fairbits.models.weight_moments import Moments, mixture_moments, tensor_moments
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import open_corpus
 from real_items import path_of
@@ -34,6 +38,13 @@ MODELS = ("embedded:tiny", *published.MODELS)
 BEGIN, END = "<!-- κ tables: written by benchmarks/kurtosis_tables.py write -->", "<!-- end of κ tables -->"
 SHOWN = 3
 """Blocks of the largest κ that are shown of every stack."""
+GGUF_ROLES = {
+    **{f"attn_{role}": role for role in "qkv"},
+    "attn_output": "o",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
 PROFILES = {"BLOOM-560M": "BLOOM-560M", "XGLM-564M": "XGLM-564M", "GPT-2-small": "GPT-2"}
 """Models of the census whose κ is also published block by block."""
 
@@ -47,12 +58,11 @@ def run_model(checkpoint: Checkpoint, corpus: Corpus, bits: int, *, tokens: int)
 
 def measure(names: Sequence[str], *, languages: Sequence[str] | None, tokens: int) -> None:
     """Measures models, and keeps their numbers."""
-    OUT.mkdir(parents=True, exist_ok=True)
     corpus = None if languages is None else open_corpus("help", languages)
     for name in names:
         path = path_of(name)
         row = screen([path], corpus=corpus, measure=partial(run_model, tokens=tokens)).rows[0]
-        if row.weights is None:
+        if row.problem is not None:
             raise SystemExit(f"{name}: {row.problem}")
         inspection = inspect(path)
         data = {
@@ -61,8 +71,41 @@ def measure(names: Sequence[str], *, languages: Sequence[str] | None, tokens: in
             "roles": inspection.as_data()["roles"],
             "weights": sum(info.numel for info in inspection.checkpoint.tensors.values()),
         }
-        (OUT / f"{name.replace(':', '-')}.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-        print(f"{name}: max κ {max(data['kappa']):.2f}, {row.problem or 'read'}", flush=True)
+        keep(name, data)
+
+
+def measure_by_tensor(name: str) -> dict[str, Any]:
+    """Returns the numbers of a GGUF file of a decoder, with one dequantized tensor in memory at a time."""
+    import gguf
+    import torch
+
+    blocks: dict[int, dict[str, Moments]] = {}
+    weights = 0
+    for tensor in gguf.GGUFReader(path_of(name)).tensors:
+        weights += int(tensor.n_elements)
+        match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", tensor.name)
+        if match is not None and match[2] in GGUF_ROLES:
+            values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type))
+            blocks.setdefault(int(match[1]), {})[GGUF_ROLES[match[2]]] = tensor_moments(values)
+    roles = [
+        {role: block[role] for role in GGUF_ROLES.values() if role in block} for _, block in sorted(blocks.items())
+    ]
+    kappa = [mixture_moments([*parts.values()], [part.n for part in parts.values()]).kappa for parts in roles]
+    return {
+        "kappa": kappa,
+        "robust_outliers": asdict(robust_outliers(kappa)),
+        "research_notes": asdict(risk_assessment(kappa, outlier_share=None, bits=4)),
+        "stacks": ["decoder"] * len(kappa),
+        "roles": [{role: part.kappa for role, part in parts.items()} for parts in roles],
+        "weights": weights,
+    }
+
+
+def keep(name: str, data: Mapping[str, Any]) -> None:
+    """Writes the numbers of a model."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name.replace(':', '-')}.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    print(f"{name}: max κ {max(data['kappa']):.2f}", flush=True)
 
 
 def models_table(models: Mapping[str, dict[str, Any]]) -> Table:
@@ -163,10 +206,14 @@ def main() -> None:
         "--languages", type=lambda names: names.split(","), help="also run the models, such as eng,fra"
     )
     measuring.add_argument("--tokens", type=int, default=512, help="of every language")
+    measuring.add_argument("--by-tensor", action="store_true", help="read GGUF files one tensor at a time")
     writing.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     if options.stage == "write":
         write(options.page)
+    elif options.by_tensor:
+        for name in options.models:
+            keep(name, measure_by_tensor(name))
     else:
         measure(options.models, languages=options.languages, tokens=options.tokens)
 

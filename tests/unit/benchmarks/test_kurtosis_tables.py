@@ -1,5 +1,7 @@
 """The tables of κ: what they show of a model, and that the page has a place for them."""
 
+import gguf
+import numpy as np
 import pytest
 
 import kurtosis_tables
@@ -51,3 +53,17 @@ def test_only_what_is_between_the_markers_is_replaced(tmp_path, monkeypatch) -> 
     page.write_text("no markers\n", "utf-8")
     with pytest.raises(ValueError, match="unpack"):
         kurtosis_tables.write(page)
+
+
+def test_a_gguf_file_is_read_tensor_by_tensor(tmp_path, write_gguf) -> None:
+    tensors = write_gguf(tmp_path / "model.gguf", gguf.LlamaFileType.MOSTLY_Q8_0)
+    data = kurtosis_tables.measure_by_tensor(str(tmp_path / "model.gguf"))
+    blocks = [
+        [values for name, values in tensors.items() if name.startswith(f"blk.{i}.") and values.ndim == 2]
+        for i in (0, 1)
+    ]
+    every = [np.concatenate([values.ravel() for values in block]).astype(np.float64) for block in blocks]
+    expected = [np.mean((w - w.mean()) ** 4) / w.var() ** 2 - 3 for w in every]
+    assert data["kappa"] == pytest.approx(expected, rel=1e-9)
+    assert list(data["roles"][0]) == ["q", "k", "v", "o", "gate", "up", "down"]
+    assert data["weights"] == sum(values.size for values in tensors.values())
