@@ -10,6 +10,7 @@ build/sections/NAME/records as JSON.
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/sections"
 DOCS = ROOT / "docs/research"
 WIDTH = 100
+REFUSED = 2
+"""The exit code of a command that says why it cannot run on this model; the page shows that, too."""
 TITLES = {
     "embedded": "The embedded model",
     "gemma-3-270m": "Gemma-3-270M",
@@ -28,19 +31,26 @@ TITLES = {
 }
 COMMANDS = {
     "inspect": "inspect MODEL --roles",
-    "screen": "screen MODEL TEXT",
-    "audit": "audit MODEL TEXT TOKENS --group channel",
+    "screen": "screen MODEL TEXT OUTLIER-KAPPA",
+    "audit": "audit MODEL TEXT TOKENS OUTLIERS --group channel",
     "laaciq": "laaciq MODEL TEXT TOKENS",
-    "auto-notes": "plan MODEL TEXT TOKENS --policy auto --chooser notes --group channel",
     "auto": "plan MODEL TEXT TOKENS --policy auto --group channel",
+    "auto-notes": "plan MODEL TEXT TOKENS --policy auto --chooser notes --group channel",
     "keep": "plan MODEL --policy rtn --group channel --keep 0,LAST",
     "gateway": "plan MODEL TEXT TOKENS --policy gateway --protect-for LOW --group channel",
+    "compare": "compare MODEL TEXT TOKENS EVALUATED GROUPS --group channel --policies "
+    "gptq,auto,auto:chooser=notes,aciq,laaciq:form=global",
 }
-"""Key -> command; TEXT, TOKENS, LOW, LAST stand for options and values of a run."""
-EXPERIMENTS = (
-    *("correlations", "redundancy", "mediation", "alignment", "probes", "gateway-assumptions", "resource-ratio"),
-    *("bit-threshold", "bounds", "layer-ablation", "own-thresholds", "training-data", "gateway-layers"),
-)
+"""Key -> command. Words in capitals stand for options and values of a run."""
+EXPERIMENTS = {
+    **dict.fromkeys(("correlations", "redundancy", "mediation"), "OUTLIERS"),
+    **dict.fromkeys(("alignment", "probes", "gateway-assumptions", "own-thresholds", "bit-threshold", "bounds"), ""),
+    "resource-ratio": "GROUPS",
+    "layer-ablation": "OUTLIERS",
+    "training-data": "OUTLIERS",
+    "gateway-layers": "",
+}
+"""Experiment -> its options besides the model and the text."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,42 +58,51 @@ def run(options: argparse.Namespace) -> None:
     place = OUT / options.name
     (place / "records").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+    began = time.perf_counter()
     for key, command in commands_of(options).items():
         file = place / f"{key}.json"
-        if file.exists() or (options.only and key not in options.only):
+        late = time.perf_counter() - began > options.seconds
+        if file.exists() or late or (options.only and key not in options.only):
             continue
         start = time.perf_counter()
         process = subprocess.run([sys.executable, "-m", "fairbits", *command], capture_output=True, env=environment)
         seconds = time.perf_counter() - start
         print(f"{key}: exit {process.returncode}, {seconds:.0f} s", flush=True)
+        output = process.stdout.decode()
         if process.returncode:
-            print(process.stderr.decode()[-600:], flush=True)
+            output += process.stderr.decode()
+            print(output[-600:], flush=True)
+        if process.returncode not in (0, REFUSED):
             continue
         shown = [part for part in command if part not in ("--device", options.device)]
-        record = {"command": shlex.join(["fairbits", *_without_record(shown)]), "output": process.stdout.decode()}
+        record = {"command": shlex.join(["fairbits", *_without_record(shown)]), "output": output}
         file.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
 
 
 def commands_of(options: argparse.Namespace) -> dict[str, list[str]]:
     """Returns the arguments of every command."""
-    text = ["--languages", options.languages, *(["--text", options.text] if options.text else [])]
+    high = [code for code in options.languages.split(",") if code not in options.low.split(",")]
+    layers = options.outlier_layers
     values = {
         "MODEL": [options.model],
-        "TEXT": text,
+        "TEXT": ["--languages", options.languages, *(["--text", options.text] if options.text else [])],
         "TOKENS": ["--tokens", str(options.tokens)],
+        "EVALUATED": ["--evaluation-tokens", str(options.tokens)],
+        "GROUPS": ["--groups", f"high={','.join(high)};low={options.low}"],
         "LOW": [options.low],
+        "OUTLIERS": ["--outlier-layers", layers] if layers else [],
+        "OUTLIER-KAPPA": ["--outlier-kappa", options.outlier_kappa] if options.outlier_kappa else [],
         "0,LAST": [f"0,{options.blocks - 1}"],
     }
-    commands = {
-        key: [part for word in command.split() for part in values.get(word, [word])]
-        for key, command in COMMANDS.items()
+    commands = COMMANDS | {
+        name: f"research {name} --model MODEL TEXT TOKENS EVALUATED {own} --device {options.device} "
+        f"--out {OUT / options.name / 'records' / name}.json"
+        for name, own in EXPERIMENTS.items()
     }
-    sizes = ["--tokens", str(options.tokens), "--evaluation-tokens", str(options.tokens)]
-    for name in EXPERIMENTS:
-        record = str(OUT / options.name / "records" / f"{name}.json")
-        device = ["--device", options.device]
-        commands[name] = ["research", name, "--model", options.model, *text, *sizes, *device, "--out", record]
-    return commands
+    return {
+        key: [part for word in command.split() for part in values.get(word, [word])]
+        for key, command in commands.items()
+    }
 
 
 def _without_record(arguments: list[str]) -> list[str]:
@@ -121,7 +140,10 @@ def main() -> None:
     running.add_argument("--text")
     running.add_argument("--tokens", type=int, default=1024)
     running.add_argument("--blocks", type=int, required=True)
+    running.add_argument("--outlier-layers", help="outlier blocks, where the rule should not choose them")
+    running.add_argument("--outlier-kappa", help="the same for screen: a cut-off")
     running.add_argument("--device", default="auto")
+    running.add_argument("--seconds", type=float, default=math.inf, help="no command is begun later")
     running.add_argument("--only", nargs="+")
     running.set_defaults(action=run)
     writing = actions.add_parser("page")

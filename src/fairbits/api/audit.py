@@ -68,9 +68,7 @@ def audit(
     corpus = open_corpus_for(checkpoint, text, languages)
     instance("scheme", scheme, Scheme)
     n_blocks = len(checkpoint.architecture.blocks)
-    outlier_blocks(
-        np.zeros(n_blocks), layers=outlier_layers, threshold=outlier_kappa
-    )  # before it takes time
+    outlier_blocks(np.zeros(n_blocks), layers=outlier_layers, threshold=outlier_kappa)  # before it takes time
     workload = text_workload("audit", checkpoint, corpus, request, device=device)
     with within_memory(workload, device=device, progress=progress) as show, _hash_meanwhile(checkpoint) as hashing:
         measured = collect_statistics(

@@ -220,8 +220,9 @@ def risk_assessment(
     block, top = int(np.argmax(values)), float(values.max())
     shares = None if outlier_share is None else np.array(list(outlier_share.values()))
     outliers = outlier_blocks(values) if outliers is None else outliers
-    measurable = shares is not None and shares.size > 1 and outliers.blocks is not None
-    variance = float(np.var(shares)) if measurable else None
+    variance = None
+    if shares is not None and shares.size > 1 and outliers.blocks is not None:
+        variance = float(np.var(shares))
     conditions = _conditions(top, variance, bits=bits)
     holds = [condition.holds for condition in conditions]
     strategy = strategy_for(top)

@@ -192,7 +192,7 @@ def _run(
         integrality=np.append(np.full(n_x, int(whole)), [0, 0]),
         bounds=Bounds(np.append(np.zeros(n_x), [-free, -np.inf]), np.append(np.ones(n_x), [free, np.inf])),
         constraints=constraints,
-        options={"mip_rel_gap": 0.0} | ({"node_limit": _GAP_NODES} if gap and whole else {}),
+        options={"mip_rel_gap": 0.0, "node_limit": _GAP_NODES} if gap and whole else {"mip_rel_gap": 0.0},
     )
     if result.status == 2:
         raise InputError(f"no allocation within {capacity} bytes keeps every language at or below its baseline")

@@ -100,7 +100,8 @@ def _directions(arm: Floats, base: Floats) -> Floats:
     room = np.maximum(np.ptp(arm, axis=-1), np.ptp(base, axis=-1))
     above = arm.min(axis=-1) - base.max(axis=-1) > room
     below = base.min(axis=-1) - arm.max(axis=-1) > room
-    return np.subtract(above, below, dtype=np.float64)
+    directions: Floats = above.astype(float) - below
+    return directions
 
 
 def false_alarms(base: int, arms: Sequence[int]) -> tuple[float, float]:

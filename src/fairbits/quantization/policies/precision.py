@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import comb
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from fairbits.text.language_codes import find_language
 if TYPE_CHECKING:
     from fairbits.quantization.allocation import Allocation
 
-HIGH, KEPT = 8, 0
+HIGH: Final = 8
+KEPT: Final = 0
 """Bits of a protected block, and the number that stands for a block that keeps its weights."""
 TAU = 100.0
 """The research notes write τ without a number; this one gives the blocks that they name."""
@@ -232,7 +233,8 @@ def gateway(
 
     one_of("sensitivity", sensitivity, get_args(How))
     languages = _protected_languages(evidence, protect_for)
-    scheme, settings = input_weighted(options, rounding), {"k": k, "slots": slots, "rounding": rounding}
+    scheme = input_weighted(options, rounding)
+    settings: dict[str, Any] = {"k": k, "slots": slots, "rounding": rounding}
     blocks, notes = gateway_set(evidence.n_blocks, k), []  # checks k
     bits = protected_bits(blocks, n_blocks=evidence.n_blocks, options=options, slots=slots)  # checks bits and slots
     if len({block.stack for block in evidence.checkpoint.architecture.blocks}) > 1:

@@ -116,7 +116,7 @@ def test_missing_text_is_noticed_before_anything_is_measured(unmeasured: Evidenc
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("rtn", {"avg_bits": 4}, r"rtn does not take avg_bits \(allocate, fair do\); it takes bits, .*, embeddings, keep$"),
+        ("rtn", {"avg_bits": 4}, r"rtn does not take avg_bits \(allocate, fair do\); it takes bits, .*, keep$"),
         ("gptq", {"k": 3}, r"gptq does not take k \(gateway, protect do\); it takes"),
         ("allocate", {"avg_bits": 4, "bits": 4}, r"allocate does not take bits \(all others do\); it takes"),
     ],
