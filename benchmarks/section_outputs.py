@@ -48,7 +48,7 @@ EXPERIMENTS = {
     "resource-ratio": "GROUPS",
     "layer-ablation": "OUTLIERS",
     "training-data": "OUTLIERS",
-    "gateway-layers": "",
+    "gateway-layers": "SETS",
 }
 """Experiment -> its options besides the model and the text."""
 
@@ -92,6 +92,7 @@ def commands_of(options: argparse.Namespace) -> dict[str, list[str]]:
         "LOW": [options.low],
         "OUTLIERS": ["--outlier-layers", layers] if layers else [],
         "OUTLIER-KAPPA": ["--outlier-kappa", options.outlier_kappa] if options.outlier_kappa else [],
+        "SETS": ["--sets", options.sets] if options.sets else [],
         "0,LAST": [f"0,{options.blocks - 1}"],
     }
     commands = COMMANDS | {
@@ -142,6 +143,7 @@ def main() -> None:
     running.add_argument("--blocks", type=int, required=True)
     running.add_argument("--outlier-layers", help="outlier blocks, where the rule should not choose them")
     running.add_argument("--outlier-kappa", help="the same for screen: a cut-off")
+    running.add_argument("--sets", help="gateway-layers: these sets of blocks instead of all")
     running.add_argument("--device", default="auto")
     running.add_argument("--seconds", type=float, default=math.inf, help="no command is begun later")
     running.add_argument("--only", nargs="+")
