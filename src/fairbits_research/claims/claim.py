@@ -22,8 +22,9 @@ RECORDS = Path(__file__).parents[1] / "assets"
 """The results of `fairbits research` that come with the package: a directory per set, a file per experiment."""
 SETS = {
     "declaration": "the embedded model and the declaration",
-    "training-text": "the embedded model and its training text",
-    "second-model": "a second model and its training text",
+    "inserted": "the embedded model with inserted outliers and the declaration",
+    "training-text": "the embedded model and text of its training corpus",
+    "second-model": "a second model and text of its training corpus",
     "trained-for-it": "models trained for it and held-out text",
 }
 """Directory of RECORDS -> the model and text of the set, in the order of the page."""
