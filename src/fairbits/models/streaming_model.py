@@ -82,7 +82,8 @@ class StreamingModel:
         outside = [name for name in self._entries if not name.startswith(self._inside) and not self._is_unreached(name)]
         wanted = [name for name in outside if name not in self._head or self._embeds(name)]
         computed = [name for name in wanted if not self._tensors.get(name)]
-        unknown = next((name for name in computed if self._entries[name].is_meta), None)
+        self._initialize(computed)
+        unknown = next((name for name in computed if self._entry(name).is_meta), None)
         if unknown is not None:
             raise InputError(
                 f"{unknown} is in no file, and how {type(self.model).__name__} computes it is not known; "
@@ -117,6 +118,7 @@ class StreamingModel:
             return placed.clone() if copies and shared else placed
 
         self._load(self._tensors, make)
+        self._initialize(self._entries)
         missing = [name for name in self._entries if self._entry(name).is_meta]
         if missing:
             raise InputError(f"{self._checkpoint.target} has no {missing[0]}, which {type(self.model).__name__} needs")
@@ -133,6 +135,15 @@ class StreamingModel:
 
     def to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device)
+
+    def _initialize(self, parameters: Iterable[str]) -> None:
+        """Computes the parameters that transformers never writes, such as sinusoids, as it does itself."""
+        for parameter in set(parameters).intersection(self.model._keys_to_ignore_on_save or ()):
+            if self._entry(parameter).is_meta:
+                path, _, leaf = parameter.rpartition(".")
+                module = copy.deepcopy(self.model.get_submodule(path)).to_empty(device="cpu")
+                self.model._init_weights(module)  # type: ignore[no-untyped-call]
+                self._put(parameter, getattr(module, leaf))
 
     def _load(self, parameters: Iterable[str], make: Callable[[str], Tensor]) -> None:
         loaded: dict[str, Tensor] = {}

@@ -25,6 +25,7 @@ SETS = {
     "inserted": "the embedded model with inserted outliers and the declaration",
     "training-text": "the embedded model and text of its training corpus",
     "second-model": "a second model and text of its training corpus",
+    "gemma-3-270m": "Gemma-3-270M and LibreOffice help",
     "trained-for-it": "models trained for it and held-out text",
 }
 """Directory of RECORDS -> the model and text of the set, in the order of the page."""

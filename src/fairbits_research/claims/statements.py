@@ -1,7 +1,7 @@
 """The statements of the research notes, sentence by sentence: a verdict on each, and the command that runs it.
 
-A claim decides most of them. Definitions, algorithms and deliverables, which the code carries out, have their verdict
-in `assets/statements.csv`. The page docs/research/sections.md is made of both.
+A claim decides most of them, a stored experiment, or a part of one, some. Definitions, algorithms and deliverables,
+which the code carries out, have their verdict in `assets/statements.csv`. docs/research/sections.md is made of these.
 """
 
 import csv
@@ -13,7 +13,17 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from fairbits_research.claims.claim import DOCUMENTS, RECORDS, Claim, Finding, Verdict, listed
+from fairbits_research.claims.claim import (
+    DOCUMENTS,
+    RECORDS,
+    SETS,
+    VERDICTS,
+    Claim,
+    Finding,
+    Verdict,
+    listed,
+    stored_records,
+)
 
 
 class Standing(StrEnum):
@@ -34,11 +44,17 @@ STANDINGS = {
 }
 """The verdict on a claim -> what becomes of the statements that it decides."""
 SIGNS = dict(zip(Standing, "✓✓✗??", strict=True))
+MEASURED_BY = "measured by "
+"""How the verdict of a statement begins that a stored experiment decides: `measured by EXPERIMENT[: PART]`."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a note; `verdict` is empty where the claim decides, `why` explains a verdict."""
+    """One statement of a note; `verdict` is empty where the claim decides, `why` explains a verdict.
+
+    `measured by probes` is the verdict where the stored results of that experiment decide, and `measured by
+    gateway-assumptions: the last block` where a row of its table of answers does.
+    """
 
     document: str
     section: str
@@ -78,6 +94,8 @@ def all_statements() -> tuple[Statement, ...]:
 
 def judge_statement(statement: Statement, finding: Finding | None) -> Judged:
     """Returns one statement with its verdict: that of its row, else that of its claim, whose finding this is."""
+    if statement.verdict.startswith(MEASURED_BY):
+        return _measured(statement, *statement.verdict.removeprefix(MEASURED_BY).split(": "))
     if statement.verdict:
         return Judged(statement, Standing(statement.verdict), statement.why)
     if finding is None:
@@ -85,6 +103,22 @@ def judge_statement(statement: Statement, finding: Finding | None) -> Judged:
     if finding.missing:
         return Judged(statement, Standing.UNTESTABLE, f"the weights of {listed(finding.missing)} could not be had here")
     return Judged(statement, STANDINGS[finding.verdict], finding.summary)
+
+
+def _measured(statement: Statement, experiment: str, part: str | None = None) -> Judged:
+    """Returns a statement with the common verdict of the stored results, undecided where they disagree."""
+    answers = {}
+    for where, data in stored_records():
+        if data["name"] == experiment:
+            rows = [row for table in data["tables"] for row in table["rows"] if row[0] == part and len(row) == 2]
+            answers[where] = data["answer"] if part is None else rows[0][1]
+    verdicts = {VERDICTS[answer] for answer in answers.values()}
+    verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.UNDECIDED
+    parts = [
+        f"{answer}: {'; '.join(SETS[where] for where in answers if answers[where] == answer)}"
+        for answer in dict.fromkeys(answers.values())
+    ]
+    return Judged(statement, STANDINGS[verdict], f"{statement.why}. {'. '.join(parts)}")
 
 
 def find_statements(words: str, claims: Mapping[str, Claim]) -> list[Statement]:
@@ -143,7 +177,7 @@ def _section(section: str, items: Sequence[Judged]) -> Iterator[str]:
     for item in items:
         statement = item.statement
         link = f"[{statement.claim}](theory.md#{statement.claim})" if statement.claim else ""
-        why = statement.why or (item.why if item.standing is Standing.UNTESTABLE else "")
+        why = item.why if statement.why or item.standing is Standing.UNTESTABLE else ""
         evidence = ": ".join(filter(None, (link, _cell(why))))
         yield f"| {_cell(statement.statement)} | `{_cell(statement.command)}` | {item.mark} | {evidence} |"
     yield ""

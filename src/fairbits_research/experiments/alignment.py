@@ -15,7 +15,13 @@ from fairbits.core.errors import InputError
 from fairbits.stats.correlation import spearman
 from fairbits.stats.intervals import Estimate
 from fairbits.text.tokenization import tokenization
-from fairbits_research.experiments.document_states import DocumentStates, StateLayer, document_states, parallel_text
+from fairbits_research.experiments.document_states import (
+    DocumentStates,
+    StateLayer,
+    document_states,
+    parallel_text,
+    states_note,
+)
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values
 from fairbits_research.experiments.result import (
     Answer,
@@ -162,6 +168,7 @@ def alignment(laboratory: Laboratory) -> Result:
         tables=(*_languages(measured, T, damage), _layers(measured)),
         figure=_figure(measured),
         power=languages_needed({"r of T and A": links["T and A"]}) if answer is Answer.UNDECIDED else "",
+        notes=states_note(lab),
     )
 
 

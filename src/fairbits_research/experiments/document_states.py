@@ -106,6 +106,16 @@ def parallel_text(lab: ModelLab) -> TokenizedText:
     return tokenize_corpus(lab.checkpoint, Corpus(corpus.name, {}, documents, parallel=True), request=request)
 
 
+def states_note(lab: ModelLab) -> tuple[str, ...]:
+    """Returns a note where the states are those of other text than the damage."""
+    if lab.corpus.parallel:
+        return ()
+    return (
+        f"{lab.corpus.name} is not parallel: hidden states are those of the declaration in the same languages, all "
+        f"else is measured on {lab.corpus.name}.",
+    )
+
+
 def state_layers(architecture: Architecture) -> tuple[StateLayer, ...]:
     """Returns the layers of a model: the embeddings and the blocks of every stack, in the order of the forward pass."""
     stacks = list(dict.fromkeys(block.stack for block in architecture.blocks))

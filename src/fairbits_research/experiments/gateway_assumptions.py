@@ -17,7 +17,13 @@ from fairbits.forward.windows import NO_LABEL
 from fairbits.stats.correlation import spearman
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
-from fairbits_research.experiments.document_states import DocumentStates, document_states, parallel_text, standardize
+from fairbits_research.experiments.document_states import (
+    DocumentStates,
+    document_states,
+    parallel_text,
+    standardize,
+    states_note,
+)
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values
 from fairbits_research.experiments.language_traits import dropout_damage
 from fairbits_research.experiments.probes import LANGUAGE, ProbeHits, probe_states
@@ -241,6 +247,7 @@ def gateway_assumptions(laboratory: Laboratory) -> Result:
         power=languages_needed({f"the rank correlation of {by} and 1/R": links[DROPOUT]})
         if answer is Answer.UNDECIDED
         else "",
+        notes=states_note(lab),
     )
 
 

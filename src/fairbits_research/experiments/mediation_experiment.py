@@ -15,7 +15,7 @@ from fairbits.kurtosis.redundancy import FOREIGN
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate, holm
 from fairbits_research.experiments.alignment import measure_alignment
-from fairbits_research.experiments.document_states import document_states, parallel_text
+from fairbits_research.experiments.document_states import document_states, parallel_text, states_note
 from fairbits_research.experiments.finer_tokens import MORE_TOKENS, finer_text, tokens_read, with_finer_tokens
 from fairbits_research.experiments.laboratory import Laboratory, ModelLab, language_values
 from fairbits_research.experiments.language_traits import (
@@ -215,7 +215,7 @@ def mediation(laboratory: Laboratory) -> Result:
         figure=_figure(unsplit, worse),
         judgements=(Judgement("004-27", answer, numbers, {"chain": chain.fit.chain.value, "damage": damage.value}),),
         power=_power(chain, n),
-        notes=(laboratory.lab().outlier_text(), *notes),
+        notes=(laboratory.lab().outlier_text(), *states_note(laboratory.lab()), *notes),
     )
 
 

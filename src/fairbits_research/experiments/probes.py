@@ -22,6 +22,7 @@ from fairbits_research.experiments.document_states import (
     parallel_text,
     rounded_states,
     standardize,
+    states_note,
 )
 from fairbits_research.experiments.laboratory import Laboratory, language_values
 from fairbits_research.experiments.result import (
@@ -160,7 +161,10 @@ def probes(laboratory: Laboratory) -> Result:
         ),
         figure=_figure(before, after, states),
         power=languages_needed({"the correlation": main}) if main is not None and answer is Answer.UNDECIDED else "",
-        notes=() if SCRIPT in before else ("The languages have one script: no probe of scripts.",),
+        notes=(
+            *states_note(lab),
+            *(() if SCRIPT in before else ("The languages have one script: no probe of scripts.",)),
+        ),
     )
 
 

@@ -18,7 +18,6 @@ from fairbits_research.experiments.language_traits import (
     DROPPED,
     LEAST_CORRELATED,
     MANY,
-    NO_OUTLIERS,
     OWN,
     LanguageTraits,
     combine_languages,
@@ -89,7 +88,7 @@ def correlations(laboratory: Laboratory) -> Result:
             *(table for traits in trait_sets for table in traits.tables()),
         ),
         figure=_activation_figure(trait_sets),
-        judgements=(
+        judgements=_asked(
             _judge_listed(trait_sets[0].outlier_frame),
             _judge_fivefold(trait_sets[0].damage[DECIDING_DAMAGE]),
             _judge_mt5(_attention(trait_sets[-1]), laboratory.lab().stacks),
@@ -136,13 +135,20 @@ def _attention(traits: LanguageTraits) -> Estimate | None:
     return None if a is None or np.ptp(a) == 0 else correlate(("ā", a), ("D", damage), among=traits.among).r
 
 
-def _judge_listed(share: LanguageFrame) -> Judgement:
-    """Returns the judgement on whether English and French activate the outlier layers more than Hindi and Arabic."""
+def _asked(*judgements: Judgement | None) -> tuple[Judgement, ...]:
+    """Returns the judgements on claims that this model and text can say anything about."""
+    return tuple(filter(None, judgements))
+
+
+def _judge_listed(share: LanguageFrame) -> Judgement | None:
+    """Returns the judgement on whether English and French activate the outlier layers more than Hindi and Arabic.
+
+    None where the text does not have all four.
+    """
     weights = dict.fromkeys(MORE_ACTIVE, 1 / len(MORE_ACTIVE)) | dict.fromkeys(LESS_ACTIVE, -1 / len(LESS_ACTIVE))
     more = combine_languages(share, weights)
     if more is None:
-        because = f"the text does not have all of {', '.join(weights)}"
-        return Judgement("000-14", Answer.UNDECIDED, because)
+        return None
     because = (
         f"the outlier blocks' share of the activation is larger by {estimate_text(more)} for English and French than "
         "for Hindi and Arabic (block norm, means of two)"
@@ -150,11 +156,14 @@ def _judge_listed(share: LanguageFrame) -> Judgement:
     return Judgement("000-14", is_above(more, 0.0), because, estimate_numbers("difference", more))
 
 
-def _judge_fivefold(damage: LanguageFrame) -> Judgement:
-    """Returns the judgement on whether Arabic is damaged five times as much as English."""
-    times = times_as_much(damage, "arb_Arab", "eng_Latn")
+def _judge_fivefold(damage: LanguageFrame) -> Judgement | None:
+    """Returns the judgement on whether Arabic is damaged five times as much as English; None without text of both."""
+    pair = "arb_Arab", "eng_Latn"
+    if not {*pair} <= {*damage.languages}:
+        return None
+    times = times_as_much(damage, *pair)
     if times is None:
-        return Judgement("000-09", Answer.UNDECIDED, "Arabic or English has no text, or a damage that may be 0")
+        return Judgement("000-09", Answer.UNDECIDED, "the damage of Arabic or of English may be 0")
     answer = is_fivefold(times)
     because = f"at 4 bits Arabic is damaged {estimate_text(times)} times as much as English in bits per byte"
     return Judgement("000-09", answer, because, estimate_numbers("ratio", times))
@@ -284,7 +293,7 @@ def redundancy(laboratory: Laboratory) -> Result:
             *(table for traits in measured for table in traits.tables()),
         ),
         figure=_redundancy_figure(trait_sets),
-        judgements=(judge_proxy(trait_sets[-1]), judge_survival(trait_sets[0])),
+        judgements=_asked(judge_proxy(trait_sets[-1]), judge_survival(trait_sets[0])),
         power=languages_needed({f"r of 1/R and damage in {pair.among} languages": pair.adjusted for pair in main}),
         notes=(
             *notes[1:],
@@ -330,10 +339,13 @@ def _stand_in(traits: LanguageTraits) -> list[TraitCorrelation]:
     ]
 
 
-def judge_proxy(traits: LanguageTraits) -> Judgement:
-    """Returns the judgement on whether R̂ is a proxy of redundancy: it rises with R of dropout and falls with damage."""
+def judge_proxy(traits: LanguageTraits) -> Judgement | None:
+    """Returns the judgement on whether R̂ is a proxy of redundancy: it rises with R of dropout and falls with damage.
+
+    None where there are no outlier blocks.
+    """
     if traits.outlier_share is None:
-        return Judgement("000-20", Answer.UNDECIDED, NO_OUTLIERS)
+        return None
     with_r = spearman(traits.a, traits.robustness).estimate
     with_d = spearman(traits.a, language_values(traits.damage[REDUNDANCY_DAMAGE])).estimate
     answer = all_of((has_sign(with_r, 1), has_sign(with_d, -1)))
@@ -344,15 +356,14 @@ def judge_proxy(traits: LanguageTraits) -> Judgement:
     return Judgement("000-20", answer, because, {"with_redundancy": with_r.value, "with_damage": with_d.value})
 
 
-def judge_survival(traits: LanguageTraits) -> Judgement:
+def judge_survival(traits: LanguageTraits) -> Judgement | None:
     """Returns the judgement on whether a larger training share protects by redundancy in the outlier layers.
 
     Both links must have the predicted sign given script; one with the wrong sign, or too weak to matter, refutes it.
+    None where there are no outlier blocks, or the training shares are not known.
     """
-    if traits.outlier_share is None:
-        return Judgement("000-17", Answer.UNDECIDED, NO_OUTLIERS)
-    if traits.shares is None:
-        return Judgement("000-17", Answer.UNDECIDED, "the training shares of these languages are not known")
+    if traits.outlier_share is None or traits.shares is None:
+        return None
     (share,) = traits.log_share.items()
     script = {"Latin script": traits.latin}
     damage = REDUNDANCY_DAMAGE, language_values(traits.damage[REDUNDANCY_DAMAGE])

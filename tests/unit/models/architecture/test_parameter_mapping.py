@@ -161,3 +161,17 @@ def test_experts_without_names_of_their_own_stay_together(family: str, tmp_path:
     ids = torch.arange(4, 20)[None]
     loaded = cls.from_pretrained(packed.directory, dtype=torch.float32).eval()
     assert torch.allclose(loaded(ids).logits, packed.load()(ids).logits, atol=1e-5)
+
+
+def test_sinusoids_that_are_in_no_file_are_computed(saved: Callable[[Any], Checkpoint]) -> None:
+    size = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    tokens = {"vocab_size": 96, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    config = t.MarianConfig(**size, **tokens, encoder_attention_heads=4, decoder_attention_heads=4)
+    checkpoint, positions = saved(t.MarianMTModel(config)), "model.decoder.embed_positions.weight"
+    assert positions not in checkpoint.tensors
+    expected = t.MarianMTModel.from_pretrained(checkpoint.directory).get_parameter(positions)
+    whole, outside = StreamingModel(checkpoint), StreamingModel(checkpoint)
+    whole.load_all(copies=True)
+    outside.load_outside(IDS[0], {})
+    for streamed in (whole, outside):
+        assert torch.equal(streamed.model.get_parameter(positions), expected)

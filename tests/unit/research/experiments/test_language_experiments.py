@@ -209,8 +209,8 @@ class TestCorrelations:
         share = frame({"arb_Arab": 0.2, "eng_Latn": 0.2 + more, "fra_Latn": 0.2 + more, "hin_Deva": 0.2}, 0.02)
         assert _judge_listed(share).answer is answer
 
-    def test_a_missing_language_leaves_it_open(self) -> None:
-        assert _judge_listed(frame({"eng_Latn": 0.2, "fra_Latn": 0.1})).answer is OPEN
+    def test_nothing_is_said_without_the_languages(self) -> None:
+        assert _judge_listed(frame({"eng_Latn": 0.2, "fra_Latn": 0.1})) is None
         assert combine_languages(frame({"eng_Latn": 0.2, "fra_Latn": 0.1}), {"heb_Hebr": 1.0}) is None
 
     def test_attention_has_three_answers(self) -> None:
@@ -267,7 +267,7 @@ class TestCorrelations:
         none = replace(example(), outlier_share=None, activation={}, attention=None)
         with pytest.raises(InputError, match="--outlier-layers"):
             _ = none.a
-        assert judge_proxy(none).answer is judge_survival(none).answer is OPEN
+        assert judge_proxy(none) is judge_survival(none) is None
         assert "ā_outlier" not in {column for table in none.tables() for column in table.columns}
 
 
@@ -289,7 +289,7 @@ class TestRedundancy:
     def test_survival_needs_both_links_and_the_shares(self) -> None:
         assert judge_survival(example()).answer is YES
         assert judge_survival(example(-1.0)).answer is NO
-        assert judge_survival(replace(example(), shares=None)).answer is OPEN
+        assert judge_survival(replace(example(), shares=None)) is None
 
 
 def chain_of(p: float, effect: Estimate, power: float) -> Chain:
