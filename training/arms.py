@@ -178,7 +178,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--epochs", type=float, default=2.0)
+    parser.add_argument("--epochs", type=float, default=1.5)
     parser.add_argument("--apart", type=Path, help="JSON lines of apart.py: texts that are not trained on")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds; nothing is begun that may end later")
     parser.add_argument("--device", default="cuda")

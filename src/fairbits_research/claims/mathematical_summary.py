@@ -10,7 +10,7 @@ from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.grid import Grid
 from fairbits.models.weight_moments import Moments, kappa_mixture
 from fairbits.stats.correlation import spearman
-from fairbits_research.claims.claim import Finding, claim, from_experiments, judge
+from fairbits_research.claims.claim import Finding, claim, from_experiments, judge, with_measurements
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
     KAPPA_GLOBAL,
@@ -328,7 +328,7 @@ def own_threshold_narrows_gap() -> Finding:
     before, after = np.ptp(shared, axis=1), np.ptp(separate, axis=1)
     wider = float(np.mean(after > before * (1 + 1e-9)))
     example = int(np.argmax((after - before) / shared.mean(axis=1)))
-    return judge(
+    computed = judge(
         wider == 0,
         "no language loses, yet the gap widens in about half of the random cases",
         random_cases=len(before),
@@ -337,6 +337,7 @@ def own_threshold_narrows_gap() -> Finding:
         largest_widening_gap_before_over_mean_damage=before[example] / shared[example].mean(),
         largest_widening_gap_after_over_mean_damage=after[example] / shared[example].mean(),
     )
+    return with_measurements("002-13", computed, "on models")
 
 
 @claim("002-14")

@@ -9,7 +9,7 @@ from fairbits.kurtosis.checklist import published_statistics
 from fairbits.models.scales.clip_formulas import banner_gaussian, banner_laplace
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.sample_clip import clip_sample
-from fairbits_research.claims.claim import Finding, claim, judge
+from fairbits_research.claims.claim import Finding, claim, judge, with_measurements
 from fairbits_research.claims.claim_evidence import (
     GAUSSIAN,
     KAPPA_GLOBAL,
@@ -209,7 +209,7 @@ def disparity_corollary() -> Finding:
     bounds = [redundancy_bound(R, 4, delta=_DELTA) for R in (r_high, r_low)]
     claimed = disparity_ratio(r_high, r_low, delta=_DELTA)
     premise = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
-    return judge(
+    computed = judge(
         not premise or errors[1] / errors[0] >= claimed,
         "a case in which theorem 1 holds and the corollary does not",
         claimed_least_ratio=claimed,
@@ -218,6 +218,7 @@ def disparity_corollary() -> Finding:
         bound_high_resource=bounds[0],
         bound_low_resource=bounds[1],
     )
+    return with_measurements("004-08", computed, "on models")
 
 
 @claim("004-09")
@@ -228,7 +229,7 @@ def ratio_validation() -> Finding:
     english, arabic = table.degradation[table.rows("eng", "ara")]
     of_the_proof = disparity_ratio(_R_HIGH, _R_LOW, delta=4.0)
     needed = delta_needed(4.24, _R_HIGH, r_low=_R_LOW)
-    return judge(
+    computed = judge(
         abs(of_the_proof / 2.4 - 1) < 0.05 and needed >= 0,
         "the δ of the proof gives 1.4, and no admissible δ gives the observed ratio",
         ratio_with_delta_one_tenth=disparity_ratio(_R_HIGH, _R_LOW, delta=_DELTA),
@@ -238,6 +239,7 @@ def ratio_validation() -> Finding:
         delta_needed=needed,
         ratio_in_document_000=float(arabic / english),
     )
+    return with_measurements("004-09", computed, "on models")
 
 
 @claim("004-10")

@@ -5,6 +5,7 @@ which the code carries out, have their verdict in `assets/statements.csv`. docs/
 """
 
 import csv
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from fairbits_research.claims.claim import (
     listed,
     stored_records,
 )
+from fairbits_research.experiments.result import EXPERIMENTS
 
 
 class Standing(StrEnum):
@@ -44,6 +46,12 @@ STANDINGS = {
 }
 """The verdict on a claim -> what becomes of the statements that it decides."""
 SIGNS = dict(zip(Standing, "✓✓✗??", strict=True))
+OUTPUT_PAGE = "on-gemma-3-270m.md"
+"""What commands print on Gemma-3-270M, each under its name."""
+COMMANDS = ("inspect", "screen", "audit", "laaciq", "auto", "keep", "gateway", "compare")
+NOT_SHOWN = ("outliers", "calibration-language", "price-of-sharing", "null-controls", "training-choices")
+SHOWN = frozenset({*COMMANDS, *EXPERIMENTS}.difference(NOT_SHOWN))
+"""The names on that page."""
 MEASURED_BY = "measured by "
 """How the verdict of a statement begins that a stored experiment decides: `measured by EXPERIMENT[: PART]`."""
 
@@ -173,14 +181,28 @@ def as_markdown(judged: Sequence[Judged]) -> str:
 
 def _section(section: str, items: Sequence[Judged]) -> Iterator[str]:
     yield from (f"### {items[0].statement.document} {section}", "")
-    yield from ("| statement | run it | verdict | evidence |", "|---|---|---|---|")
+    yield from ("| statement | run it | output | verdict | evidence |", "|---|---|---|---|---|")
     for item in items:
         statement = item.statement
         link = f"[{statement.claim}](theory.md#{statement.claim})" if statement.claim else ""
         why = item.why if statement.why or item.standing is Standing.UNTESTABLE else ""
         evidence = ": ".join(filter(None, (link, _cell(why))))
-        yield f"| {_cell(statement.statement)} | `{_cell(statement.command)}` | {item.mark} | {evidence} |"
+        name = output_name(statement.command)
+        output = f"[{name}]({OUTPUT_PAGE}#{name})" if name in SHOWN else ""
+        yield f"| {_cell(statement.statement)} | `{_cell(statement.command)}` | {output} | {item.mark} | {evidence} |"
     yield ""
+
+
+def output_name(command: str) -> str:
+    """Returns the name under which a page shows what a command prints.
+
+    >>> output_name("fairbits research probes --model MODEL"), output_name("fairbits plan MODEL --policy gateway")
+    ('probes', 'gateway')
+    """
+    _, name, *words = shlex.split(command)
+    if name == "plan":
+        return "keep" if "--keep" in words else words[words.index("--policy") + 1]
+    return words[0] if name == "research" else name
 
 
 def _cell(text: str) -> str:

@@ -240,7 +240,7 @@ def gateway_assumptions(laboratory: Laboratory) -> Result:
                 "004-21",
                 answer,
                 because,
-                {name.replace(" ", "_"): [*Answer].index(part) == 0 for name, part in answers.items()}
+                {name.replace(" ", "_"): float(part is Answer.SUPPORTED) for name, part in answers.items()}
                 | {f"{name}_minus_middle": more.value for name, (_, more) in ends.items()},
             ),
         ),

@@ -4,7 +4,7 @@ The same weights serve every language, so the error of the weights, the ε of th
 quantization stands for ε, as in the validation of the research notes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -115,6 +115,7 @@ def resource_ratio(laboratory: Laboratory) -> Result:
         tables=(_redundancy_table(redundancy, means, groups), _test_table(tests, low, high)),
         figure=_figure(redundancy, damage[WIDTHS[0]], groups),
         judgements=(_corollary(tests), _validation(tests)),
+        power=separating_text(tests, documents=len(lab.text.lang)),
         notes=_share_note(laboratory, redundancy),
     )
 
@@ -172,6 +173,26 @@ def _validation(tests: list[CorollaryTest]) -> Judgement:
     return Judgement(
         "004-09", Answer.NOT_SUPPORTED if test.observed.excludes(OBSERVED) else Answer.UNDECIDED, because, numbers
     )
+
+
+def separating_text(tests: Sequence[CorollaryTest], *, documents: int) -> str:
+    """Returns how many documents would part the predicted from the observed ratio where that is undecided.
+
+    Intervals shrink as 1/√n; the values stay as they are.
+    """
+    parts = []
+    for test in tests:
+        if test.answer is not Answer.UNDECIDED:
+            continue
+        where = f"δ = {test.delta:g} at {test.bits} bits"
+        if test.predicted is None or test.observed is None:
+            parts.append(f"{where}: text in which R + δ and the damage of both groups are surely above 0")
+            continue
+        low, high = sorted((test.predicted, test.observed), key=lambda ratio: ratio.value)
+        reach, distance = (low.high - low.value) + (high.value - high.low), high.value - low.value
+        needed = float(f"{documents * (reach / distance) ** 2:.2g}") if distance > 0 else np.inf
+        parts.append(f"{where}: about {needed:,.0f} documents")
+    return f"Undecided with {documents} documents; needed are, with {'; '.join(parts)}" if parts else ""
 
 
 def _redundancy_table(redundancy: LanguageFrame, means: Mapping[str, Estimate], groups: Groups) -> ResultTable:

@@ -8,8 +8,8 @@ from fairbits_research.experiments.result import RESULT, Answer, Result, ResultT
 Records = Mapping[str, Mapping[str, Result]]
 """Experiment -> set -> result."""
 MARKS = {Answer.SUPPORTED: "✓", Answer.NOT_SUPPORTED: "✗", Answer.UNDECIDED: "?"}
-FOLDED = 14
-"""Tables with this many rows or more are folded."""
+FOLDED, LEFT_OUT = 14, 40
+"""Tables with this many rows or more are folded, or left out."""
 
 
 def all_records() -> dict[str, dict[str, Result]]:
@@ -36,7 +36,7 @@ def as_markdown(experiments: Mapping[str, str], records: Records) -> str:
 
 
 def _summary(records: Records, experiments: Mapping[str, str]) -> Iterator[str]:
-    yield "| experiment | question | verdict | " + " | ".join(SETS.values()) + " |"
+    yield "| experiment | question | verdict | " + " | ".join(SETS) + " |"
     yield "|---|---|---|" + "---|" * len(SETS)
     for name, question in experiments.items():
         if name in records:
@@ -89,6 +89,9 @@ def _one(where: str, result: Result) -> Iterator[str]:
 
 
 def _table(table: ResultTable) -> Iterator[str]:
+    if len(table.rows) >= LEFT_OUT:
+        yield from (f"{table.title}: {len(table.rows)} rows, which the command prints.", "")
+        return
     folded = len(table.rows) >= FOLDED
     if folded:
         yield from ('<details markdown="1">', f"<summary>{table.title}</summary>", "")

@@ -142,7 +142,11 @@ def languages_needed(estimates: Mapping[str, Estimate]) -> str:
     """Returns how many languages would distinguish each correlation from 0, if it is as large as measured."""
     parts = []
     for name, r in estimates.items():
-        if not r.excludes(0.0):
+        if r.n < LEAST_DECIDING and r.excludes(0.0):
+            parts.append(
+                f"{name} is {estimate_text(r)}, but {r.n} languages are too few: name {LEAST_DECIDING} or more"
+            )
+        elif not r.excludes(0.0):
             strong = correlation_power(STRONG, r.n)
             n = f"{sample_size_for_power(r.value, POWER)}" if abs(r.value) >= WEAK else "over 3000"
             parts.append(

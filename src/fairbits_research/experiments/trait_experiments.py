@@ -136,7 +136,7 @@ def _attention(traits: LanguageTraits) -> Estimate | None:
 
 
 def _asked(*judgements: Judgement | None) -> tuple[Judgement, ...]:
-    """Returns the judgements on claims that this model and text can say anything about."""
+    """Returns the judgements on claims about which this model and text say anything."""
     return tuple(filter(None, judgements))
 
 
@@ -357,10 +357,9 @@ def judge_proxy(traits: LanguageTraits) -> Judgement | None:
 
 
 def judge_survival(traits: LanguageTraits) -> Judgement | None:
-    """Returns the judgement on whether a larger training share protects by redundancy in the outlier layers.
+    """Returns the judgement on whether a larger training share protects by redundancy; None without shares or blocks.
 
     Both links must have the predicted sign given script; one with the wrong sign, or too weak to matter, refutes it.
-    None where there are no outlier blocks, or the training shares are not known.
     """
     if traits.outlier_share is None or traits.shares is None:
         return None

@@ -7,7 +7,13 @@ from fairbits.api.audit import language_redundancy
 from fairbits.evaluation.language_groups import group_damage
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.laboratory import Laboratory, Setting
-from fairbits_research.experiments.resource_ratio import DELTA, CorollaryTest, redundancy_frame, resource_ratio
+from fairbits_research.experiments.resource_ratio import (
+    DELTA,
+    CorollaryTest,
+    redundancy_frame,
+    resource_ratio,
+    separating_text,
+)
 from fairbits_research.experiments.result import Answer, Result
 from fairbits_research.theory.redundancy_theorem import disparity_ratio
 
@@ -79,3 +85,14 @@ def test_both_ratios_are_those_of_the_groups(laboratory: Laboratory, result: Res
 def test_named_groups_are_used() -> None:
     other = Laboratory(Setting(languages=LANGUAGES, groups="a=yor;b=eng,deu"))
     assert other.groups == {"a": ("yor_Latn",), "b": ("eng_Latn", "deu_Latn")}
+
+
+def test_what_would_decide_is_said_where_it_is_undecided() -> None:
+    def at(predicted: Estimate | None) -> CorollaryTest:
+        observed, sure = Estimate(1.2, 0.9, 1.5, 40), {"high": Estimate(2.0, 1.5, 2.5, 40)}
+        return CorollaryTest(4, 0.1, sure, predicted, observed, (0, 0))
+
+    assert separating_text([at(Estimate(0.5, 0.4, 0.6, 40))], documents=40) == ""
+    # the intervals reach 0.3 and 0.5 towards each other over a distance of 0.4: (0.8 / 0.4)² times the documents
+    assert "about 160 documents" in separating_text([at(Estimate(0.8, 0.7, 1.3, 40))], documents=40)
+    assert "surely above 0" in separating_text([at(None)], documents=40)

@@ -84,5 +84,8 @@ def test_the_page_on_what_was_measured_counts_them() -> None:
     against, for_it, open_ones = (
         answers.count(answer) for answer in (Answer.NOT_SUPPORTED, Answer.SUPPORTED, Answer.UNDECIDED)
     )
-    sentence = f"of {len(answers)} experiments {against} do not support the prediction, {for_it} do, {open_ones} are"
+    verb = "does" if for_it == 1 else "do"
+    sentence = (
+        f"of {len(answers)} experiments {against} do not support the prediction, {for_it} {verb}, {open_ones} are"
+    )
     assert f"{sentence} undecided" in (DOCS / "results.md").read_text(encoding="utf-8")
