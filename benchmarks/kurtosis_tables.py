@@ -1,11 +1,13 @@
 """κ of published models, by block and role: the tables of docs/research/index.md.
 
-    python benchmarks/kurtosis_tables.py measure [gemma-3-270m …] [--languages eng,fra --tokens 512]
+    python benchmarks/kurtosis_tables.py measure [gemma-3-270m …]
+    python benchmarks/kurtosis_tables.py text [gemma-3-270m …] [--tokens 512]
     python benchmarks/kurtosis_tables.py write
 
-`measure` reads the weights of every model and keeps its numbers in build/kurtosis/NAME.json; with languages, it runs
-the model too, for C2 and r. `--by-tensor` reads the GGUF file of a decoder one tensor at a time, without opening the
-model, where memory is short. `write` puts the tables of all of them between the markers of the page.
+`measure` reads the weights of every model and keeps its numbers in build/kurtosis/NAME.json. `--by-tensor` reads the
+GGUF file of a decoder one tensor at a time, without opening the model, where memory is short. `text` runs the models on
+LibreOffice help, for C2, r, and the damage of low- over that of high-resource languages. `write` puts the tables of
+all of them between the markers of the page.
 """
 
 import argparse
@@ -13,13 +15,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import published
+import numpy as np
+
 from fairbits.api.audit import audit
 from fairbits.api.inspect import inspect
 from fairbits.api.screen import FromText, screen
@@ -30,12 +33,17 @@ from fairbits.models.scales.scheme import Scheme
 from fairbits.models.weight_moments import Moments, mixture_moments, tensor_moments
 from fairbits.text.corpus import Corpus
 from fairbits.text.reading import open_corpus
+from fairbits_research.experiments.laboratory import Laboratory, Setting
+from fairbits_research.experiments.resource_ratio import DELTA, OBSERVED, resource_ratio
+from fairbits_research.theory.redundancy_theorem import disparity_ratio
 from real_items import path_of
 
 ROOT = Path(__file__).parents[1]
 OUT, PAGE = ROOT / "build/kurtosis", ROOT / "docs/research/index.md"
 MODELS = ("embedded:tiny", *published.MODELS)
-BEGIN, END = "<!-- κ tables: written by benchmarks/kurtosis_tables.py write -->", "<!-- end of κ tables -->"
+KAPPA = "<!-- κ tables: written by benchmarks/kurtosis_tables.py write -->", "<!-- end of κ tables -->"
+TEXT = "<!-- models on text: written by benchmarks/kurtosis_tables.py write -->", "<!-- end of models on text -->"
+"""Markers of the page."""
 SHOWN = 3
 """Blocks of the largest κ that are shown of every stack."""
 GGUF_ROLES = {
@@ -49,19 +57,11 @@ PROFILES = {"BLOOM-560M": "BLOOM-560M", "XGLM-564M": "XGLM-564M", "GPT-2-small":
 """Models of the census whose κ is also published block by block."""
 
 
-def run_model(checkpoint: Checkpoint, corpus: Corpus, bits: int, *, tokens: int) -> FromText:
-    """Returns what a model does with text, on so many tokens of every language."""
-    audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"), tokens=tokens)
-    damage = audited.predicted.estimates()
-    return FromText(*({code: e.value for code, e in of.items()} for of in (audited.outlier_share, damage)))
-
-
-def measure(names: Sequence[str], *, languages: Sequence[str] | None, tokens: int) -> None:
-    """Measures models, and keeps their numbers."""
-    corpus = None if languages is None else open_corpus("help", languages)
+def measure(names: Sequence[str]) -> None:
+    """Reads the weights of models, and keeps their numbers."""
     for name in names:
         path = path_of(name)
-        row = screen([path], corpus=corpus, measure=partial(run_model, tokens=tokens)).rows[0]
+        row = screen([path]).rows[0]
         if row.problem is not None:
             raise SystemExit(f"{name}: {row.problem}")
         inspection = inspect(path)
@@ -71,7 +71,22 @@ def measure(names: Sequence[str], *, languages: Sequence[str] | None, tokens: in
             "roles": inspection.as_data()["roles"],
             "weights": sum(info.numel for info in inspection.checkpoint.tensors.values()),
         }
-        keep(name, data)
+        keep(f"{name}.json", data)
+
+
+def measure_text(names: Sequence[str], *, languages: Sequence[str], groups: str, tokens: int) -> None:
+    """Runs models on text, and keeps C2, r of R̂ and D̂, and the ratio of the damage of groups of languages."""
+    for name in names:
+        path = str(path_of(name))
+
+        def run_model(checkpoint: Checkpoint, corpus: Corpus, bits: int) -> FromText:
+            audited = audit(checkpoint, text=corpus, scheme=Scheme(bits, "channel"), tokens=tokens)
+            damage = audited.predicted.estimates()
+            return FromText(*({code: e.value for code, e in of.items()} for of in (audited.outlier_share, damage)))
+
+        row = screen([path], corpus=open_corpus("help", languages), measure=run_model).rows[0]
+        setting = Setting(path, "help", languages, tokens=tokens, calibration=tokens, groups=groups)
+        keep(f"{name}-text.json", {"screen": row.as_data(), "ratio": resource_ratio(Laboratory(setting)).as_data()})
 
 
 def measure_by_tensor(name: str) -> dict[str, Any]:
@@ -101,11 +116,48 @@ def measure_by_tensor(name: str) -> dict[str, Any]:
     }
 
 
-def keep(name: str, data: Mapping[str, Any]) -> None:
+def keep(file: str, data: Mapping[str, Any]) -> None:
     """Writes the numbers of a model."""
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / f"{name.replace(':', '-')}.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-    print(f"{name}: max κ {max(data['kappa']):.2f}", flush=True)
+    (OUT / file.replace(":", "-")).write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    print(f"wrote {file}", flush=True)
+
+
+def text_table(models: Mapping[str, dict[str, Any]]) -> Table:
+    """Returns one row per model that was run, below the numbers of the research notes."""
+    notes = published_statistics()
+    r = float(np.corrcoef(notes.outlier_activation, notes.degradation)[0, 1])
+    rows = [
+        (
+            "BLOOM-560M: published, not run here",
+            " ".join(map(str, notes.outlier_layers)),
+            f"{notes.outlier_activation.var():.2g}",
+            f"{r:.2f} (measured D)",
+            *("3.8", "1.5", f"{disparity_ratio(3.8, 1.5, delta=DELTA):.1f}", f"{OBSERVED:g}", "–", ""),
+        )
+    ]
+    for title, data in models.items():
+        screened, ratio = data["screen"], data["ratio"]
+        outliers = screened["robust_outliers"]["blocks"] or []
+        (c2,) = [part for part in screened["research_notes"]["conditions"] if part["name"] == "C2"]
+        r = screened.get("r_of_share_and_predicted_damage")
+        redundancy, tests = (table["rows"] for table in ratio["tables"])
+        four, _, three, _ = tests
+        rows.append(
+            (
+                title,
+                " ".join(map(str, outliers)) or "none",
+                f"{c2['number']:.2g}" if outliers else "–",
+                f"{r['value']:.2f} [{r['low']:.2f}, {r['high']:.2f}]" if outliers and r else "–",
+                *(row[2] for row in redundancy[:2]),
+                four[2],
+                four[3],
+                three[3],
+                ratio["answer"],
+            )
+        )
+    headers = ("model", "outlier blocks", "variance of R̂", "r(R̂, D̂)", "R high", "R low", "predicted ratio")
+    return Table("", (*headers, "at 4 bits", "at 3 bits", "corollary"), tuple(rows), left=(1, 9))
 
 
 def models_table(models: Mapping[str, dict[str, Any]]) -> Table:
@@ -170,10 +222,6 @@ def page_lines(models: Mapping[str, dict[str, Any]]) -> Iterable[str]:
         "OPUS-MT and the embedded model are not quantized. κ is of all linear weights of a block together. C3 is for 4 "
         "bits. C2 needs text; – means that the model was not run."
     )
-    for title, data in models.items():
-        if (text := data.get("r_of_share_and_predicted_damage")) is not None:
-            estimate = f"{text['value']:.2f} [{text['low']:.2f}, {text['high']:.2f}]"
-            yield f"{title}: r of R̂ and the predicted damage is {estimate} over {text['n']} languages."
     yield "The models of the research notes:"
     yield census_table().markdown()
     yield f"κ by role, the {SHOWN} blocks of the largest κ of every stack:"
@@ -184,38 +232,46 @@ def page_lines(models: Mapping[str, dict[str, Any]]) -> Iterable[str]:
 
 
 def write(page: Path) -> None:
-    """Replaces what is between the markers of the page."""
-    models = {}
-    for name in MODELS:
-        file = OUT / f"{name.replace(':', '-')}.json"
-        if file.exists():
-            title = published.MODELS[name].title if name in published.MODELS else name
-            models[title] = json.loads(file.read_text("utf-8"))
-    head, rest = page.read_text("utf-8").split(BEGIN)
-    body = "\n\n".join(part.strip() for part in page_lines(models))
-    page.write_text(f"{head}{BEGIN}\n\n{body}\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
+    """Replaces what is between the markers of the page, where there are measurements."""
+    read, ran = stored(""), stored("-text")
+    parts = {KAPPA: page_lines(read) if read else (), TEXT: (text_table(ran).markdown(),) if ran else ()}
+    for (begin, end), lines in parts.items():
+        head, rest = page.read_text("utf-8").split(begin)
+        body = "\n\n".join(part.strip() for part in lines)
+        if body:
+            page.write_text(f"{head}{begin}\n\n{body}\n\n{end}{rest.split(end, 1)[1]}", "utf-8")
+
+
+def stored(kind: str) -> dict[str, dict[str, Any]]:
+    """Returns the measurements of every model that has some, by its title."""
+    titles = {name: published.MODELS[name].title if name in published.MODELS else name for name in MODELS}
+    files = {title: OUT / f"{name.replace(':', '-')}{kind}.json" for name, title in titles.items()}
+    return {title: json.loads(file.read_text("utf-8")) for title, file in files.items() if file.exists()}
 
 
 def main() -> None:
     """Carries out a stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(dest="stage", required=True)
-    measuring, writing = map(stages.add_parser, ("measure", "write"))
-    measuring.add_argument("models", nargs="*", default=list(MODELS))
-    measuring.add_argument(
-        "--languages", type=lambda names: names.split(","), help="also run the models, such as eng,fra"
-    )
-    measuring.add_argument("--tokens", type=int, default=512, help="of every language")
+    measuring, running, writing = map(stages.add_parser, ("measure", "text", "write"))
+    for stage in (measuring, running):
+        stage.add_argument("models", nargs="*", default=list(MODELS))
+    running.add_argument("--high", default="eng,deu,fra,spa", help="high-resource languages")
+    running.add_argument("--low", default="fin,est,eus,hun", help="low-resource languages")
+    running.add_argument("--tokens", type=int, default=512, help="of every language")
     measuring.add_argument("--by-tensor", action="store_true", help="read GGUF files one tensor at a time")
     writing.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     if options.stage == "write":
         write(options.page)
+    elif options.stage == "text":
+        languages, groups = f"{options.high},{options.low}".split(","), f"high={options.high};low={options.low}"
+        measure_text(options.models, languages=languages, groups=groups, tokens=options.tokens)
     elif options.by_tensor:
         for name in options.models:
-            keep(name, measure_by_tensor(name))
+            keep(f"{name}.json", measure_by_tensor(name))
     else:
-        measure(options.models, languages=options.languages, tokens=options.tokens)
+        measure(options.models)
 
 
 if __name__ == "__main__":

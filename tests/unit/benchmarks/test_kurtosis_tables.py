@@ -1,5 +1,7 @@
 """The tables of κ: what they show of a model, and that the page has a place for them."""
 
+import json
+
 import gguf
 import numpy as np
 import pytest
@@ -19,8 +21,10 @@ DATA = {
 
 def test_the_page_has_both_markers_with_tables_between_them() -> None:
     page = kurtosis_tables.PAGE.read_text("utf-8")
-    assert page.count(kurtosis_tables.BEGIN) == page.count(kurtosis_tables.END) == 1
-    between = page.split(kurtosis_tables.BEGIN)[1].split(kurtosis_tables.END)[0]
+    for begin, end in (kurtosis_tables.KAPPA, kurtosis_tables.TEXT):
+        assert page.count(begin) == page.count(end) == 1
+    begin, end = kurtosis_tables.KAPPA
+    between = page.split(begin)[1].split(end)[0]
     assert "| BLOOM-560M: published, not read here | 504 | 164.3 in 22 | HIGH |" in between
     for model in ("embedded:tiny", "Gemma-3-270M", "OPUS-MT English–French"):
         assert f"| {model} |" in between
@@ -43,12 +47,13 @@ def test_the_largest_blocks_of_every_stack_are_shown_by_role(monkeypatch) -> Non
 
 def test_only_what_is_between_the_markers_is_replaced(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(kurtosis_tables, "OUT", tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{kurtosis_tables.BEGIN}\nold\n{kurtosis_tables.END}\nafter\n", "utf-8")
+    page, (begin, end), (other, last) = tmp_path / "page.md", kurtosis_tables.KAPPA, kurtosis_tables.TEXT
+    (tmp_path / "embedded-tiny.json").write_text(json.dumps(DATA), "utf-8")
+    page.write_text(f"before\n{begin}\nold\n{end}\nbetween\n{other}\nkept\n{last}\nafter\n", "utf-8")
     kurtosis_tables.write(page)
     text = page.read_text("utf-8")
-    assert text.startswith(f"before\n{kurtosis_tables.BEGIN}\n\n")
-    assert text.endswith(f"\n\n{kurtosis_tables.END}\nafter\n")
+    assert text.startswith(f"before\n{begin}\n\n| model |")
+    assert text.endswith(f"\n\n{end}\nbetween\n{other}\nkept\n{last}\nafter\n")
     assert "old" not in text
     page.write_text("no markers\n", "utf-8")
     with pytest.raises(ValueError, match="unpack"):
