@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import published
 import numpy as np
 
+import published
 from fairbits.api.audit import audit
 from fairbits.api.inspect import inspect
 from fairbits.api.screen import FromText, screen
