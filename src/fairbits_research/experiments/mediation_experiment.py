@@ -178,6 +178,9 @@ class Chain:
 
 def mediation(laboratory: Laboratory) -> Result:
     """Returns the result: does tokenization act through alignment and redundancy? By a fit and an intervention."""
+    setting, n = laboratory.setting, len(laboratory.corpus.evaluation)
+    if (setting.text is not None or setting.languages is not None) and n <= LEAST:  # before it takes time
+        raise InputError(f"the text has {n} languages; a chain over languages and the pivot need at least {LEAST + 1}")
     unsplit, worse, moved = intervene(laboratory)
     many, notes = measure_many(laboratory, dropout=True, treatments=[TREATMENT])
     sets = many or [unsplit]
