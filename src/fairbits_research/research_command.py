@@ -116,7 +116,7 @@ def research(
     Examples:
       fairbits research
       fairbits research null-controls
-      fairbits research correlations --model ./model --languages eng,fra,hin,ara --outlier-layers 5,21,22
+      fairbits research correlations --model ./model --outlier-layers 5,21,22
       fairbits research outliers --model ./model --text texts --device cpu
     """
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time

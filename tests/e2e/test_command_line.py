@@ -49,7 +49,7 @@ def parsed(example: str) -> typer.Context:
 
 def test_the_order_of_the_commands() -> None:
     order = "run audit plan quantize evaluate report gate overlay generate serve "
-    order += "compare sweep screen diff inspect languages mix imatrix tasks doctor research theory"
+    order += "compare sweep screen diff laaciq inspect languages mix imatrix tasks doctor research theory"
     assert GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 
 

@@ -39,7 +39,7 @@ def test_bad_input_ends_with_code_2_and_no_traceback(command) -> None:
     assert "there is no claim '[bold]999-01'" in errors
     assert "Traceback" not in errors
     assert command("theory", "--no-such-flag")[0] == 2
-    assert "choose one" in command("theory", "--json", "--markdown")[2]
+    assert "give one of them" in command("theory", "--json", "--markdown")[2]
 
 
 def test_version_and_help(command) -> None:

@@ -41,7 +41,7 @@ def evaluate(
     Examples:
       fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
-      fairbits evaluate tiny-w4 --reference embedded:tiny --groups 'high=eng,fra;low=swh,yor'
+      fairbits evaluate w4 --reference embedded:tiny --groups 'high=eng;low=swh'
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
     from fairbits.api.dry_run import estimate_evaluate

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairbits.core.array_checks import Floats, finite_array
 from fairbits.core.errors import InputError
-from fairbits.stats.intervals import Estimate
 
 if TYPE_CHECKING:
     from fairbits.auditing.record import Audit
     from fairbits.models.checkpoint import Checkpoint
+    from fairbits.stats.intervals import Estimate
 
 How = Literal["predicted", "measured"]
 Form = Literal["global", "product"]
@@ -84,7 +84,7 @@ class Evidence:
     checkpoint: "Checkpoint"
     languages: tuple[str, ...] = ()
     kappa: Callable[[], Floats] = _needs_text
-    kappa_eff: Callable[[], Mapping[str, Estimate]] = _needs_text
+    kappa_eff: "Callable[[], Mapping[str, Estimate]]" = _needs_text
     sensitivity: Callable[[Sequence[int], How], Sensitivity] = _needs_text
     damage: Callable[[Sequence[Sequence[int]]], Floats] = _needs_text
     minimax: Callable[[], LanguageWeights] = _needs_text

@@ -133,8 +133,8 @@ def test_every_option_of_every_policy_has_a_flag_and_help() -> None:
 
 def test_policies_that_differ_have_a_sentence_each() -> None:
     users = policy_options()["sensitivity"]
-    same = "allocate, protect, fair: how the damage of a block is estimated (default: predicted, measured for protect)."
-    assert option_flag("sensitivity", users).help == same
+    same = "how the damage of a block is estimated (default: predicted, measured for gateway, protect)."
+    assert option_flag("sensitivity", users).help == f"allocate, gateway, protect, fair: {same}"
 
 
 @pytest.mark.parametrize(

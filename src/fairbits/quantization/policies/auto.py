@@ -12,7 +12,7 @@ supports the cut-offs (001-23).
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -27,8 +27,10 @@ from fairbits.quantization.policies.gptq import gptq
 from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
 from fairbits.quantization.policies.plan_from_scheme import plan_from_scheme
 from fairbits.quantization.policies.precision import HIGH, best_protected, free_blocks, protected_bits
-from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
+
+if TYPE_CHECKING:
+    from fairbits.stats.intervals import Estimate
 
 Chooser = Literal["measured", "notes"]
 Handling = Literal["mixed", "laaciq", "bits"]
@@ -172,7 +174,7 @@ def _way_note(way: Handling, outliers: tuple[int, ...], width: int) -> str:
     return f"of the three ways this plan takes {taken[way]}; {others} take the others"
 
 
-def _variance_note(spread: Mapping[str, Estimate], variance: float, *, large: float, width: int) -> str:
+def _variance_note(spread: "Mapping[str, Estimate]", variance: float, *, large: float, width: int) -> str:
     """Returns Var[κ_eff] against its cut-off, and how much of it comes from the choice of text."""
     noise = [((estimate.high - estimate.low) / WIDTH) ** 2 for estimate in spread.values() if estimate.bounded]
     share = f" (about {np.mean(noise):.2g} of it is sampling noise)" if noise else ""

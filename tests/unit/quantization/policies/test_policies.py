@@ -58,7 +58,7 @@ def test_every_policy_can_be_imported_by_its_name() -> None:
 
 def test_the_default_policy_weights_by_inputs(llama: Evidence, make_plan: Any, schemes: Any) -> None:
     bits_alike = ["rtn", "aciq", "kappa", "mse", "weighted", "laaciq", "gptq"]
-    assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect", "fair"])
+    assert sorted(policies.POLICIES) == sorted([*bits_alike, "mixed", "allocate", "gateway", "protect", "fair", "auto"])
     plan = make_plan(policies.DEFAULT, llama)
     assert all(scheme.objective == "mean" for scheme in schemes(plan))
     assert plan.languages == pytest.approx(dict.fromkeys(LANGUAGES, 1 / 3))
