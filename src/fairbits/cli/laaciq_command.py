@@ -28,7 +28,6 @@ def laaciq(
       fairbits laaciq embedded:tiny
       fairbits laaciq ./model --languages eng,fra,heb --out laaciq.json
       fairbits laaciq "embedded:tiny?outliers=3:125,7:148" --details
-      fairbits quantize embedded:tiny --policy laaciq --form global --out w4
     """
     from fairbits.api.laaciq import laaciq as run_laaciq
     from fairbits.models.checkpoint import Checkpoint
