@@ -9,6 +9,7 @@ build/sections/NAME/records as JSON.
 """
 
 import argparse
+import io
 import json
 import math
 import os
@@ -17,6 +18,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from rich.console import Console
+
+from fairbits.cli import terminal
+from fairbits_research.experiments.result import Result
+from fairbits_research.research_command import result_panel
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/sections"
@@ -110,6 +117,15 @@ def _without_record(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--out")] if "--out" in arguments else arguments
 
 
+def shown(result: Result) -> str:
+    """Returns a result as its command prints it."""
+    terminal.out.width = WIDTH
+    console = Console(width=WIDTH, no_color=True, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(result_panel(result))
+    return capture.get().strip("\n")
+
+
 def page(options: argparse.Namespace) -> None:
     """Writes the page of a model."""
     place = OUT / options.name
@@ -124,8 +140,10 @@ def page(options: argparse.Namespace) -> None:
         file = place / f"{key}.json"
         if file.exists():
             record = json.loads(file.read_text(encoding="utf-8"))
-            output = [line.rstrip() for line in record["output"].strip("\n").splitlines()]
-            lines += [f"## {key}", "", "```text", f"$ {record['command']}", *output, "```", ""]
+            result = place / "records" / f"{key}.json"
+            output = shown(Result.load(result)) if result.exists() else record["output"].strip("\n")
+            text = [line.rstrip() for line in output.splitlines()]
+            lines += [f"## {key}", "", "```text", f"$ {record['command']}", *text, "```", ""]
     (DOCS / f"on-{options.name}.md").write_text("\n".join(lines), encoding="utf-8")
 
 

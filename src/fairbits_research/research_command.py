@@ -277,7 +277,7 @@ def result_panel(result: Result) -> Group:
         Text(f"predicted: {result.predicted}"),
         Text(f"design: {result.design}", style="dim"),
         Text(printable(tested_on), style="dim"),
-        *(part for table in result.tables for part in (Text(), _table(table))),
+        *(part for table in result.tables for shown in _tables(table) for part in (Text(), shown)),
         Text(verdict, style=STYLES[result.answer]),
         Text(result.meaning),
     ]
@@ -289,17 +289,36 @@ NARROW, LONGEST = 10, 30
 """Characters: headers are broken at NARROW or more; cells beyond LONGEST are sentences and may be broken."""
 
 
-def _table(table: ResultTable) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left")
-    rows = [tuple(map(cell_text, row)) for row in table.rows]
-    for i, column in enumerate(table.columns):
-        words = i == 0 or all(row[i][:1].isalpha() for row in rows)
-        longest = max((len(row[i]) for row in rows), default=0)
-        if words or longest > LONGEST:
-            shown.add_column(column, justify="left" if words else "right", overflow="fold")
-        else:  # an interval stays in one line, and the header is as narrow
-            width = max(longest, NARROW, *map(len, column.split()))
-            shown.add_column(fill(column, width, break_on_hyphens=False), justify="right", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
+def _tables(table: ResultTable) -> list[Table]:
+    """Returns a table, or several where one would be wider than the terminal; each has the columns that name its rows.
+
+    An interval stays in one line, and its header is as narrow; words may be broken.
+    """
+    cells = [list(map(cell_text, column)) for column in zip(*table.rows, strict=True)] or [[] for _ in table.columns]
+    longest = [max(map(len, column), default=0) for column in cells]
+    words = [
+        i == 0 or longest[i] > LONGEST or all(cell[:1].isalpha() for cell in column) for i, column in enumerate(cells)
+    ]
+    width = [
+        max([min(longest[i], LONGEST), *map(len, name.split())]) if words[i] else max(longest[i], NARROW)
+        for i, name in enumerate(table.columns)
+    ]
+    prefixes = range(1, len(table.columns))
+    named = next((n for n in prefixes if len({row[:n] for row in table.rows}) == len(table.rows)), 1)
+    parts: list[list[int]] = [[*range(named)]]
+    for i in range(named, len(width)):
+        if len(parts[-1]) > named and sum(width[j] + 2 for j in (*parts[-1], i)) > out.width:
+            parts.append([*range(named)])
+        parts[-1].append(i)
+    shown = []
+    for part in parts:
+        shown.append(Table(box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left"))
+        for i in part:
+            if words[i]:
+                shown[-1].add_column(table.columns[i], overflow="fold")
+            else:
+                header = fill(table.columns[i], width[i], break_on_hyphens=False)
+                shown[-1].add_column(header, justify="right", no_wrap=True)
+        for row in zip(*(cells[i] for i in part), strict=True):
+            shown[-1].add_row(*row)
     return shown

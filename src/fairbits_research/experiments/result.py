@@ -181,14 +181,18 @@ def estimate_text(estimate: Estimate) -> str:
     return "{} [{}, {}]".format(*map(number_text, (estimate.value, estimate.low, estimate.high)))
 
 
+ROUNDING = 1e-12
+"""Numbers below are what rounding in float64 leaves of 0."""
+
+
 def number_text(number: float) -> str:
     """Returns a number as tables show it.
 
-    >>> [number_text(number) for number in (0.03214, 41.23, 1.5e-7, 12000.0, 0.0)]
+    >>> [number_text(number) for number in (0.03214, 41.23, 1.5e-7, 12000.0, 2e-17)]
     ['0.0321', '41.2', '1.5e-07', '12000', '0']
     """
-    if number == 0 or abs(number) >= 1000:
-        return f"{number + 0.0:.0f}"
+    if abs(number) < ROUNDING or abs(number) >= 1000:
+        return f"{round(number) + 0}"
     return f"{number:.4f}" if 0.001 <= abs(number) < 1 else f"{number:.3g}"
 
 

@@ -35,7 +35,7 @@ from fairbits_research.experiments.trait_experiments import (
     judge_survival,
     times_as_much,
 )
-from fairbits_research.research_command import _table
+from fairbits_research.research_command import _tables
 
 DOCUMENTS = 6
 CODES = tuple(language.code for language in udhr_languages())
@@ -256,7 +256,7 @@ class TestCorrelations:
         tables = *whole.tables(), whole.main_table("nearest, 3 bits"), *correlation_tables("Correlations", pairs)
         for table in tables:
             console = Console(file=io.StringIO(), width=100)
-            console.print(_table(table))
+            console.print(*_tables(table))
             text = console.file.getvalue()
             assert max(map(cell_len, text.splitlines())) <= 100
             assert "…" not in text
