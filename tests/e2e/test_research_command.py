@@ -42,7 +42,7 @@ def test_an_experiment_runs_twice_to_the_same_bytes(command, tmp_path: Path) -> 
         (("bounds", "--languages", "eng"), "two or more"),
         (("correlations", "--languages", "eng,fra,heb"), "name at least 4"),
         (("correlations", "--outlier-layers", "five"), "whole numbers with commas"),
-        (("correlations", "--outlier-kappa", "500"), "--outlier-layers 2"),
+        (("correlations", "--outlier-kappa", "500"), "give a lower cut-off"),
         (("correlations", "--outlier-layers", "12"), "12"),
         (("bounds", "--insert-outliers", "3=125"), "BLOCK:KAPPA"),
         (("null-controls", "--insert-outliers", "2:3"), "outliers cannot be inserted"),
