@@ -1,7 +1,7 @@
 """κ of published models, by block and role: the tables of docs/research/index.md.
 
     python benchmarks/kurtosis_tables.py measure [gemma-3-270m …]
-    python benchmarks/kurtosis_tables.py text [gemma-3-270m …] [--tokens 512]
+    python benchmarks/kurtosis_tables.py text [gemma-3-270m …] [--tokens 128]
     python benchmarks/kurtosis_tables.py write
 
 `measure` reads the weights of every model and keeps its numbers in build/kurtosis/NAME.json. `--by-tensor` reads the
@@ -258,7 +258,7 @@ def main() -> None:
         stage.add_argument("models", nargs="*", default=list(MODELS))
     running.add_argument("--high", default="eng,deu,fra,spa", help="high-resource languages")
     running.add_argument("--low", default="fin,est,eus,hun", help="low-resource languages")
-    running.add_argument("--tokens", type=int, default=512, help="of every language")
+    running.add_argument("--tokens", type=int, default=128, help="of every language")
     measuring.add_argument("--by-tensor", action="store_true", help="read GGUF files one tensor at a time")
     writing.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()

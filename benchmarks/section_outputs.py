@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{key}: exit {process.returncode}, {seconds:.0f} s", flush=True)
         output = process.stdout.decode()
         if process.returncode:
-            output += process.stderr.decode()
+            errors = process.stderr.decode()
+            output += errors[max(errors.find("error: "), 0) :]
             print(output[-600:], flush=True)
         if process.returncode not in (0, REFUSED):
             continue
