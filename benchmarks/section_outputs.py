@@ -145,6 +145,13 @@ def page(options: argparse.Namespace) -> None:
             output = shown(Result.load(result)) if result.exists() else record["output"].strip("\n")
             text = [line.rstrip() for line in output.splitlines()]
             lines += [f"## {key}", "", "```text", f"$ {record['command']}", *text, "```", ""]
+    if not any((place / f"{name}.json").exists() for name in EXPERIMENTS):
+        lines += [
+            "## Experiments",
+            "",
+            "All experiments on this model are on [a page of their own](experiments.md).",
+            "",
+        ]
     (DOCS / f"on-{options.name}.md").write_text("\n".join(lines), encoding="utf-8")
 
 

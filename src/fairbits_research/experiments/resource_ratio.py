@@ -94,6 +94,7 @@ def resource_ratio(laboratory: Laboratory) -> Result:
         for width in WIDTHS
         for delta in (DELTA, float(width))
     ]
+    answer = all_of(test.answer for test in tests)
     ratio, first = observed[WIDTHS[0]].ratios.get(low), tests[0]
     shown = f"is {estimate_text(ratio)}" if ratio else f"does not exist, as {observed[WIDTHS[0]].no_ratio}"
     return describe(
@@ -106,7 +107,7 @@ def resource_ratio(laboratory: Laboratory) -> Result:
             "supported: below it, or R + δ is negative, where the formula has no meaning."
         ),
         subject=laboratory.subject(bits=list(WIDTHS), groups={name: list(codes) for name, codes in groups.items()}),
-        answer=all_of(test.answer for test in tests),
+        answer=answer,
         verdict=f"At {WIDTHS[0]} bits ε_{low}/ε_{high} {shown}; with δ = {DELTA:g}, {first.because}.",
         meaning=(
             "R depends on the tokenizer and on how the text is cut, and all languages read the same rounded weights: "
@@ -115,7 +116,7 @@ def resource_ratio(laboratory: Laboratory) -> Result:
         tables=(_redundancy_table(redundancy, means, groups), _test_table(tests, low, high)),
         figure=_figure(redundancy, damage[WIDTHS[0]], groups),
         judgements=(_corollary(tests), _validation(tests)),
-        power=separating_text(tests, documents=len(lab.text.lang)),
+        power=separating_text(tests, documents=len(lab.text.lang)) if answer is Answer.UNDECIDED else "",
         notes=_share_note(laboratory, redundancy),
     )
 
