@@ -147,7 +147,7 @@ def text_table(models: Mapping[str, dict[str, Any]]) -> Table:
             (
                 title,
                 " ".join(map(str, outliers)) or "none",
-                f"{c2['number']:.2g}" if outliers else "–",
+                f"{c2['value']:.2g}" if outliers else "–",
                 f"{r['value']:.2f} [{r['low']:.2f}, {r['high']:.2f}]" if outliers and r else "–",
                 *(row[2] for row in redundancy[:2]),
                 four[2],

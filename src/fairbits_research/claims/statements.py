@@ -34,7 +34,7 @@ class Standing(StrEnum):
     AS_WRITTEN = "as written"
     CORRECTED = "corrected"
     REFUTED = "refuted"
-    UNDECIDED = "measured, undecided"
+    UNDECIDED = "undecided"
     UNTESTABLE = "cannot be tested here"
 
 

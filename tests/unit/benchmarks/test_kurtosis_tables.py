@@ -72,3 +72,18 @@ def test_a_gguf_file_is_read_tensor_by_tensor(tmp_path, write_gguf) -> None:
     assert data["kappa"] == pytest.approx(expected, rel=1e-9)
     assert list(data["roles"][0]) == ["q", "k", "v", "o", "gate", "up", "down"]
     assert data["weights"] == sum(values.size for values in tensors.values())
+
+
+def test_models_on_text_stand_below_the_numbers_of_the_notes() -> None:
+    redundancy = [["high", 4, "1.5 [1, 2]"], ["low", 4, "1 [0.5, 1.5]"], ["high minus low", 8, "0.5 [0, 1]"]]
+    tests = [[bits, delta, f"p{bits}", f"o{bits}", "–", "undecided"] for bits in (4, 3) for delta in ("0.1", "b")]
+    screened = {
+        "robust_outliers": {"blocks": [7]},
+        "research_notes": {"conditions": [{"name": "C2", "value": 0.0123, "holds": True}]},
+        "r_of_share_and_predicted_damage": {"value": 0.7, "low": 0.01, "high": 0.94},
+    }
+    ratio = {"tables": [{"rows": redundancy}, {"rows": tests}], "answer": "undecided"}
+    notes, row = kurtosis_tables.text_table({"a model": {"screen": screened, "ratio": ratio}}).rows
+    assert notes[1:8] == ("5 21 22", "8.3e-05", "-0.83 (measured D)", "3.8", "1.5", "2.4", "4.24")
+    assert row[:4] == ("a model", "7", "0.012", "0.70 [0.01, 0.94]")
+    assert row[4:] == ("1.5 [1, 2]", "1 [0.5, 1.5]", "p4", "o4", "o3", "undecided")

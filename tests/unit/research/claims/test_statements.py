@@ -1,4 +1,6 @@
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 import typer
@@ -9,6 +11,7 @@ from fairbits_research.claims.all_claims import all_claims
 from fairbits_research.claims.claim import CLAIMS, Finding, Verdict
 from fairbits_research.claims.statements import (
     MEASURED_BY,
+    OUTPUT_PAGE,
     Standing,
     Statement,
     all_statements,
@@ -108,3 +111,11 @@ def test_find_on_the_command_line():
 def test_words_that_find_nothing_are_an_error():
     result = CliRunner().invoke(app, ["theory", "--find", "xyzzy"])
     assert result.exit_code == 2
+
+
+def test_the_page_links_outputs_that_are_there():
+    research = Path(__file__).parents[4] / "docs/research"
+    headings = set(re.findall(r"^## (.+)$", (research / OUTPUT_PAGE).read_text(encoding="utf-8"), re.MULTILINE))
+    linked = set(re.findall(rf"\({OUTPUT_PAGE}#(.+?)\)", (research / "sections.md").read_text(encoding="utf-8")))
+    assert len(linked) > 10
+    assert linked <= headings
