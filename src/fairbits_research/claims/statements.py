@@ -49,7 +49,16 @@ SIGNS = dict(zip(Standing, "✓✓✗??", strict=True))
 OUTPUT_PAGE = "on-gemma-3-270m.md"
 """What commands print on Gemma-3-270M, each under its name."""
 COMMANDS = ("inspect", "screen", "audit", "laaciq", "auto", "keep", "gateway", "compare")
-NOT_SHOWN = ("outliers", "calibration-language", "price-of-sharing", "null-controls", "training-choices")
+NOT_SHOWN = (
+    "mediation",
+    "own-thresholds",
+    "layer-ablation",
+    "outliers",
+    "calibration-language",
+    "price-of-sharing",
+    "null-controls",
+    "training-choices",
+)
 SHOWN = frozenset({*COMMANDS, *EXPERIMENTS}.difference(NOT_SHOWN))
 """The names on that page."""
 MEASURED_BY = "measured by "
