@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairbits.cli import options
-from fairbits.cli.terminal import print_json, print_line, print_notes, print_signature, print_tables
+from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import write_files
 from fairbits.core.table import Cell, NumberFormat, Table, dim
@@ -35,6 +35,14 @@ def gate(
         tuple[Path, Path] | None,
         options.option(
             "Instead of scores: the directories of two runs of lm_eval --log_samples, before and after.", "BEFORE AFTER"
+        ),
+    ] = None,
+    max_changed: Annotated[
+        float | None,
+        options.option(
+            "Limit on how many of 100 tokens may have another first choice than in the reference model, in every "
+            "language. 10 is a good start.",
+            "N",
         ),
     ] = None,
     max_worst: Annotated[float | None, options.option("Limit on the damage of the worst language.", "X")] = None,
@@ -84,6 +92,7 @@ def gate(
     """Exit 0 if every limit is met with 95 % confidence; exit 1 if one is exceeded or there is too little text.
 
     Examples:
+      fairbits gate scores.json --max-changed 10
       fairbits gate scores.json --max-worst 0.02 --max-gap 0.01
       fairbits gate scores.json --against baseline.json --max-worse 0.005
       fairbits gate scores.json --max-ratio 2 --groups 'high=eng,fra;low=swh,yor'
@@ -97,6 +106,7 @@ def gate(
     limits = {"max_worst": max_worst, "max_mean": max_mean, "max_gap": max_gap}
     for_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
     for_scores = {
+        "--max-changed": max_changed,
         "--against": against,
         "--max-worse": max_worse,
         "--max-ratio": max_ratio,
@@ -127,14 +137,18 @@ def gate(
     if scores is None:
         raise InputError("SCORES.json is missing; give the file that fairbits evaluate --out wrote, or --samples")
     verdict = run_gate(
-        scores, **options.pick(locals(), "measure unit against max_worse groups max_ratio max_worst max_mean max_gap")
+        scores,
+        **options.pick(
+            locals(), "measure unit against max_worse groups max_ratio max_changed max_worst max_mean max_gap"
+        ),
     )
     _write_notes(verdict, junit_file)
     if as_json:
         print_json(verdict.as_data())
     else:
         print_line(verdict.reason)
-        print_signature(verdict.signature)
+        if verdict.meaning is not None:
+            print_line(verdict.meaning.sentence)
     raise typer.Exit(verdict.exit_code)
 
 

@@ -220,15 +220,15 @@ def _summary(scores: "Mapping[str, Scores]", number: NumberFormat) -> Table:
 
 
 def next_steps(run: "FinishedRun") -> Iterator[Cell]:
-    """Yields the path of the report, a gate command without its limit, and what to weigh before choosing one."""
-    frame = run.scores.frame()
-    code, worst = frame.worst()
+    """Yields what the scores mean, what to try if that is too much, the path of the report, and a gate command."""
+    from fairbits.evaluation.meaning import SUGGESTED, advice
+
+    meaning = run.scores.meaning
+    yield [(meaning.sentence, "bold" if meaning.acceptable else "bold red")]
+    if not meaning.acceptable:
+        yield f"try:    {advice(run.settings, policy=run.policy)}"
     yield f"report: {run.page}"
-    if frame.without_interval or not worst.bounded:
-        return  # no limit is certainly met
-    yield f"next:   fairbits gate {quote(str(run.directory / 'scores.json'))} --max-worst LIMIT"
-    yield dim(f"        Choose the limit. {short_name(code)} is worst: {worst.value:.2g} bits per byte;")
-    yield dim(f"        the first choice changed in {run.scores.flips[code].value:.1%} of its tokens.")
+    yield f"next:   fairbits gate {quote(str(run.directory / 'scores.json'))} --max-changed {SUGGESTED:g}"
 
 
 def runs_tables(result: "FinishedRuns") -> list[Table]:

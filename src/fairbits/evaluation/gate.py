@@ -18,10 +18,12 @@ from fairbits.core.table import Shown, Table
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS
 from fairbits.core.version import __version__
 from fairbits.evaluation.language_groups import EXAMPLE, NamedGroups
+from fairbits.evaluation.meaning import SUGGESTED, Meaning
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages
 from fairbits.stats.intervals import Estimate
 
+CHANGED = "change in any language"  # how the name of a check on first choices ends
 Outcome = Literal["pass", "fail", "undecided"]
 NOT_IN_XML = re.compile("[\ufffe\uffff]")  # characters that `printable` keeps and XML forbids
 
@@ -48,6 +50,7 @@ class GateResult(Shown):
     improved: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     signature: str = ""
+    meaning: Meaning | None = None
 
     @property
     def passed(self) -> bool:
@@ -59,8 +62,8 @@ class GateResult(Shown):
         return self.passed
 
     def tables(self) -> list[Table]:
-        measured = f"{MEASURE_LABELS[self.measure]} in {self.unit.replace('_', ' ')}"
-        title = f"{'PASS' if self.passed else 'FAIL'}: {self.target}, {measured}"
+        measured = "" if self.only_changes else f", {MEASURE_LABELS[self.measure]} in {self.unit.replace('_', ' ')}"
+        title = f"{'PASS' if self.passed else 'FAIL'}: {self.target}{measured}"
         rows = tuple((check.name, check.outcome, check.reason) for check in self.checks)
         return [Table(title, ("requirement", "outcome", "reason"), rows, self.notes, left=(1, 2))]
 
@@ -70,13 +73,20 @@ class GateResult(Shown):
 
     @property
     def reason(self) -> str:
-        """One line: what failed and what is undecided, or that everything passed; then the measure."""
+        """One line: what failed and what is undecided, or that everything passed; then the measure, if one has it."""
         missed = [check for outcome in ("fail", "undecided") for check in self.checks if check.outcome == outcome]
         if not missed:
             reasons = f"pass: {'; '.join(check.reason for check in self.checks)}"
         else:
             reasons = "; ".join(f"{check.outcome}: {check.reason}" for check in missed)
+        if self.only_changes:
+            return reasons
         return f"{reasons} (measured by {MEASURE_LABELS.get(self.measure, self.measure)})"
+
+    @property
+    def only_changes(self) -> bool:
+        """Whether all limits are on first choices, so that neither measure nor unit matters."""
+        return all(check.name.endswith(CHANGED) for check in self.checks)
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -93,6 +103,7 @@ class GateResult(Shown):
             "improved": list(self.improved),
             "notes": list(self.notes),
             "signature": self.signature,
+            "meaning": None if self.meaning is None else self.meaning.as_data(),
         }
 
 
@@ -152,6 +163,14 @@ def decide(
     if outcome == "undecided":
         reason = f"{reason}. {amount_needed(frame, estimate, limit)}"
     return Check(title, outcome, reason, limit, estimate)
+
+
+def changed_check(scores: Scores, limit: float) -> Check:
+    """Returns the decision on how many of 100 first choices change in the language where most do."""
+    code, changed = (meaning := scores.meaning).language, meaning.changed
+    title = f"at most {limit:g} of 100 {meaning.what} {CHANGED}"
+    measured = f"{code}: {format_estimate(changed, f'of 100 {meaning.what} change')}"
+    return decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
 
 
 def ratio_check(scores: Scores, limit: float, *, measure: str, unit: str) -> Check:
@@ -253,6 +272,7 @@ def format_estimate(estimate: Estimate, unit: str) -> str:
 def gate(
     scores: Scores | str | Path,
     *,
+    max_changed: float | None = None,
     max_worst: float | None = None,
     max_mean: float | None = None,
     max_gap: float | None = None,
@@ -265,12 +285,14 @@ def gate(
 ) -> GateResult:
     """Returns whether the damage is within limits, and whether it is not worse than a baseline's.
 
-    Scores are the result of `evaluate`, or its path. The damage is the divergence from the reference model, or the
-    added loss with `measure="loss"`. A limit is met if the whole interval is at most the limit and exceeded if the
-    whole interval is above it. `max_worse` is such a limit for the difference from the baseline of every language, of
-    the mean and of the worst language. Without it only a significantly worse result fails: languages by a two-sided
-    paired contrast with Holm's correction, mean and worst by their paired intervals. `max_ratio` limits how many times
-    as much the worst group of languages may lose as the best; `groups` replace those of the scores.
+    Scores are the result of `evaluate`, or its path. `max_changed` limits how many of 100 tokens may have another first
+    choice than in the reference model, in every language; 10 is a good start. For the other limits, the damage is the
+    divergence from the reference model, or the added loss with `measure="loss"`. A limit is met if the whole interval
+    is at most the limit and exceeded if the whole interval is above it. `max_worse` is such a limit for the difference
+    from the baseline of every language, of the mean and of the worst language. Without it only a significantly worse
+    result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by their paired
+    intervals. `max_ratio` limits how many times as much the worst group of languages may lose as the best; `groups`
+    replace those of the scores.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
@@ -279,20 +301,24 @@ def gate(
         in_range("the limit of the difference", max_worse, least=0)
         if against is None:
             raise InputError(f"max_worse is {max_worse:g}, but there is no baseline; give one with against")
+    if max_changed is not None:
+        in_range("the limit of the first choices that change, of 100", max_changed, least=0, most=100)
     if max_ratio is not None:
         in_range("the limit of the ratio", max_ratio, least=1)
     elif groups is not None:
         raise InputError("groups are only for a limit on their ratio; give --max-ratio, or leave --groups out")
-    if not limits and against is None and max_ratio is None:
+    if not limits and against is None and max_ratio is None and max_changed is None:
         raise InputError(
-            "there is no limit; give --max-worst, --max-mean, --max-gap, --max-ratio or --against (in Python max_worst "
-            "…)"
+            f"there is no limit; --max-changed {SUGGESTED:g} is a good start: at most {SUGGESTED:g} of 100 tokens "
+            "change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
+            "--max-ratio and --against"
         )
     quantized = _scores("scores", scores)
     quantized = quantized if groups is None else quantized.with_groups(groups)
     frame, signature = quantized.frame(unit, measure=measure), str(quantized.signature(measure))
     notes = (*quantized.notes, *interval_notes(frame))
-    checks = [limit_check(frame, name, limit) for name, limit in limits.items()]
+    checks = [] if max_changed is None else [changed_check(quantized, max_changed)]
+    checks += [limit_check(frame, name, limit) for name, limit in limits.items()]
     if max_ratio is not None:
         checks.append(ratio_check(quantized, max_ratio, measure=measure, unit=unit))
     improved: tuple[str, ...] = ()
@@ -313,7 +339,9 @@ def gate(
             target = baseline.reference.target
             notes += (f"the baseline was made from another model, {target}: each is compared with its own reference",)
         improved = tuple(sorted(theirs.contrast(frame).worse()))
-    return GateResult(quantized.quantized.target, measure, unit, tuple(checks), improved, notes, signature)
+    return GateResult(
+        quantized.quantized.target, measure, unit, tuple(checks), improved, notes, signature, quantized.meaning
+    )
 
 
 def _scores(name: str, scores: Scores | str | Path) -> Scores:

@@ -33,6 +33,7 @@ from fairbits.evaluation.language_groups import (
     outside,
     read_groups,
 )
+from fairbits.evaluation.meaning import Meaning
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 
 
 LEGEND = (
-    "Divergence: KL from the reference model's predictions, with 95 % intervals over documents, cut at 0. Loss: added "
-    "bits per byte. Added ppl: perplexity per token, to be compared within a language only. Same top: tokens whose "
-    "most probable prediction is unchanged. Recovery: bits per byte before / after."
+    "Changed: of 100 tokens, those at which the first choice is not the reference's. Perplexity: after / before, per "
+    "token, to be compared within a language only. KL: divergence from the reference's predictions, cut at 0. Loss: "
+    "added bits per byte. In parentheses: 95 % intervals over documents."
 )
 TOKENS_LEGEND = (
     "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
@@ -153,7 +154,15 @@ class Scores(Shown):
     @cached_property
     def flips(self) -> dict[str, Estimate]:
         """The share of tokens at which the quantized model prefers another token to the reference's first choice."""
-        return self._flips_frame.by_language()
+        return self.changed_frame.by_language()
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the scores mean for the language whose first choices change most."""
+        code, changed = self.changed_frame.worst()
+        added = self.relative_perplexity[code].transform(lambda x: 1 + x)
+        what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
+        return Meaning(code, changed.transform(lambda x: 100 * x), added, what)
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -241,6 +250,7 @@ class Scores(Shown):
                 for measure in MEASURES
             },
             "groups": self._group_data(units),
+            "meaning": self.meaning.as_data(),
             "notes": [*self.notes, *self.interval_notes, *self._notes_on_flips()],
         }
 
@@ -296,15 +306,16 @@ class Scores(Shown):
         return self.frame(unit, measure=measure).plot(f"{MEASURE_LABELS[measure].capitalize()} of every language")
 
     def tables(self) -> list[Table]:
-        """Returns the damage of every language, percentiles over tokens, the disparity, and the notes."""
+        """Returns the damage of every language, percentiles over tokens, the disparity, notes, and what it means."""
         notes = notes_table([*self.notes, *self.interval_notes])
+        meaning = Table("What this means", below=(self.meaning.sentence,))
         both = {measure: self.disparity(measure=measure) for measure in MEASURES}
         sections = self.disparity("nats_per_section") if self.setting.parallel else None
         damage = {measure: self.group_damage(measure=measure) for measure in MEASURES}
         shown = {measure: part for measure, part in damage.items() if part is not None}
         ungrouped = outside(self.groups, self.languages)
         groups = [group_table(self.groups, shown, ungrouped=ungrouped)] if shown else []
-        return [self._language_table(), self._token_table(), disparity_table(both, sections), *groups, *notes]
+        return [self._language_table(), self._token_table(), disparity_table(both, sections), *groups, *notes, meaning]
 
     def _language_table(self) -> Table:
         damage, added = (self.frame(measure=measure).by_language() for measure in MEASURES)
@@ -312,6 +323,7 @@ class Scores(Shown):
         number = NumberFormat(top)
         largest = max(abs(estimate.value) for estimate in added.values())
         loss = NumberFormat(largest, 3, factor=number.factor)
+        of_100 = NumberFormat(1.0, factor=100.0, decimals=1)
         size, documents = self.quantized.size_bytes, self.documents
         amounts = (
             count_of(len(self.languages), "language"),
@@ -323,19 +335,18 @@ class Scores(Shown):
         return Table(
             [(self.quantized.target, "bold cyan"), "  ", (share, "bold")],
             (
-                *("\nlanguage", "\ncode", f"divergence, {number.prefix}bits/byte\n(95 % interval)", ""),
-                *("\nloss", "added\nppl", "same\ntop", "\nrecovery"),
+                *("\nlanguage", "\ncode", "changed,\nof 100", "perplexity\nafter / before"),
+                *(f"KL, {number.prefix}bits/byte\n(95 % interval)", "", "\nloss"),
             ),
             tuple(
                 (
                     short_name(code),
                     dim(code),
+                    of_100.estimate(self.flips[code]),
+                    f"× {1 + self.relative_perplexity[code].value:.3f}",
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
                     loss(added[code].value),
-                    f"{self.relative_perplexity[code].value:+.1%}",
-                    f"{1 - self.flips[code].value:.1%}",
-                    f"{self.recovery[code]:.1%}",
                 )
                 for code in worst_first(damage)
             ),
@@ -346,7 +357,7 @@ class Scores(Shown):
                 dim(f"predicting {TASK_NAMES[self.setting.task]}; at least {least} per language"),
                 "",
             ),
-            left=(1, 2, 3),
+            left=(1, 2, 4, 5),
         )
 
     def _token_table(self) -> Table:
@@ -361,7 +372,8 @@ class Scores(Shown):
         return Table("Per token", headers, tuple(rows), (dim(TOKENS_LEGEND),))
 
     @cached_property
-    def _flips_frame(self) -> LanguageFrame:
+    def changed_frame(self) -> LanguageFrame:
+        """The share of tokens whose first choice changes, of every language."""
         docs = self.documents
         return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio")
 
@@ -384,7 +396,7 @@ class Scores(Shown):
 
     def _notes_on_flips(self) -> tuple[str, ...]:
         """Returns a note on languages where only the share of flips has no interval, as often few tokens flip."""
-        missing = [code for code in self._flips_frame.without_interval if code not in self.frame().without_interval]
+        missing = [code for code in self.changed_frame.without_interval if code not in self.frame().without_interval]
         if not missing:
             return ()
         return (f"flips: no interval for {', '.join(missing)}: too few of their documents have any",)

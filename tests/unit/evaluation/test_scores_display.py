@@ -15,7 +15,7 @@ def scores(draw) -> Scores:
 def test_a_short_table_instead_of_arrays(scores: Scores) -> None:
     shown = repr(scores)
     assert "array(" not in shown
-    assert any(line.split()[:3] == ["language", "code", "divergence,"] for line in shown.splitlines())
+    assert any(line.split()[:3] == ["language", "code", "changed,"] for line in shown.splitlines())
     assert all(code in scores._repr_html_() for code in scores.languages)
     assert scores.disparity().worst[0] in next(line for line in shown.splitlines() if "█" * 8 in line)
 

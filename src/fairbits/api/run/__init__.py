@@ -47,6 +47,7 @@ class FinishedRun:
     scores: Scores
     baselines: Mapping[str, Scores]
     report: Report
+    settings: Mapping[str, Any]
     notes: tuple[str, ...]
 
     @property
@@ -99,7 +100,7 @@ def run(
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
         policy, notes = settings.policy.name, place.notes()
-        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes)
+        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, settings.settings, notes)
 
 
 @dataclass(frozen=True, eq=False)

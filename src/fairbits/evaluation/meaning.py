@@ -1,0 +1,88 @@
+"""What a score means: how many of 100 next tokens change, and whether that is much.
+
+The limits come from a table of real models (docs/scores.md, `benchmarks/score_table.py`). In the worst of 16 languages,
+GPTQ on an equal mix changed 1 to 3 % of the first choices at 8 bits, 6 to 12 % at 6, 12 to 23 % at 5 and 24 to 44 % at
+4. They are a convention about likelihood: no task and no reader was asked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairbits.stats.intervals import Estimate
+from fairbits.text.language_codes import language_from_code
+
+LEVELS = (
+    (5.0, "hardly any change"),
+    (10.0, "a small change"),
+    (25.0, "a clear change"),
+    (100.0, "too much for most uses"),
+)
+"""Up to how many of 100 first choices may change in the worst language, and how that is called."""
+SUGGESTED = 10.0
+"""The limit that fairbits suggests for a release, in percent of the tokens: about what 6 bits cost these models."""
+BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The language whose first choices change most, in percent of its tokens, and how much its perplexity rises."""
+
+    language: str
+    changed: Estimate
+    perplexity: Estimate
+    what: str = "next tokens"
+
+    @property
+    def level(self) -> str:
+        return next(words for limit, words in LEVELS if self.changed.value <= limit or limit == LEVELS[-1][0])
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether the change is at most what is called clear."""
+        return self.level != LEVELS[-1][1]
+
+    @property
+    def sentence(self) -> str:
+        """For example: Finnish changes most: of 100 next tokens, 44 are not the reference's first choice …"""
+        name, count = language_from_code(self.language).name, percent(self.changed.value)
+        limits = self.changed
+        interval = f"95 % CI {percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
+        ratio = f"perplexity is multiplied by {self.perplexity.value:.3g}"
+        return (
+            f"{name} changes most: of 100 {self.what}, {count} are no longer the reference's first choice "
+            f"({interval}), and {ratio}. That is {self.level}."
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "changed": self.changed.to_dict(),
+            "perplexity": self.perplexity.to_dict(),
+            "level": self.level,
+            "sentence": self.sentence,
+        }
+
+
+def percent(share: float) -> str:
+    """Returns a number of 100 with one decimal if it is below 10.
+
+    >>> percent(43.8), percent(3.26)
+    ('44', '3.3')
+    """
+    return f"{share:.1f}" if share < 9.95 else f"{share:.0f}"
+
+
+def advice(settings: Mapping[str, Any], *, policy: str) -> str:
+    """Returns what to try where the change is too much: options that the model was not quantized with.
+
+    >>> advice({"bits": 4, "group": 128}, policy="gptq")
+    '--policy fair, --group 32, --bits 8'
+    """
+    group = settings.get("group")
+    smaller = not isinstance(group, int) or group > LARGEST_GROUP
+    options = [
+        *([] if policy.startswith("fair") else ["--policy fair"]),
+        *([f"--group {SMALLER_GROUP}"] if smaller else []),
+        *([f"--bits {BITS}"] if settings.get("bits", BITS) < BITS else []),
+    ]
+    return ", ".join(options) or "a larger model"
