@@ -73,16 +73,17 @@ def test_compare_finds_what_evaluate_finds_in_the_written_model(quantized, comma
 
 def test_a_gate_ends_with_0_or_1(scores, command, tmp_path) -> None:
     code, printed, _ = command("gate", scores, "--max-worst", "10", "--max-gap", "10")
-    verdict, signature = printed.splitlines()
+    verdict, meaning = printed.splitlines()
     assert code == 0
     assert verdict.startswith("pass: ")
     assert verdict.endswith("(measured by divergence)")
-    assert signature == f"signature: {Scores.load(scores).signature()}"
-    assert command("--quiet", "gate", scores, "--max-worst", "10", "--max-gap", "10")[1] == f"{verdict}\n"
+    assert meaning == Scores.load(scores).meaning.sentence
     code, printed, _ = command("gate", scores, "--max-worst", "10", "--max-gap", "10", "--measure", "loss")
     assert code == 0
     assert printed.splitlines()[0].endswith("(measured by added loss)")
-    assert "|measure:loss|" in printed.splitlines()[1]
+    code, printed, _ = command("gate", scores, "--max-changed", "100")
+    assert (code, printed.splitlines()[0].endswith("of 100 next tokens change (measured")) == (0, False)
+    assert command("gate", scores, "--max-changed", "101")[0] == 2
     decisions = [json.loads(command("gate", scores, "--max-mean", "0", *more, "--json")[1]) for more in ((), LOSS)]
     assert [decision["measure"] for decision in decisions] == ["divergence", "loss"]
     frames = [Scores.load(scores).frame(measure=decision["measure"]) for decision in decisions]

@@ -228,7 +228,8 @@ def next_steps(run: "FinishedRun") -> Iterator[Cell]:
     if not meaning.acceptable:
         yield f"try:    {advice(run.settings, policy=run.policy)}"
     yield f"report: {run.page}"
-    yield f"next:   fairbits gate {quote(str(run.directory / 'scores.json'))} --max-changed {SUGGESTED:g}"
+    if meaning.changed.bounded and not run.scores.changed_frame.without_interval:  # else no limit is certainly met
+        yield f"next:   fairbits gate {quote(str(run.directory / 'scores.json'))} --max-changed {SUGGESTED:g}"
 
 
 def runs_tables(result: "FinishedRuns") -> list[Table]:

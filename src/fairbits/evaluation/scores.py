@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Changed: of 100 tokens, those at which the first choice is not the reference's. Perplexity: after / before, per "
-    "token, to be compared within a language only. KL: divergence from the reference's predictions, cut at 0. Loss: "
-    "added bits per byte. In parentheses: 95 % intervals over documents."
+    "token, to be compared within a language only. KL: divergence from the reference's predictions, cut at 0. "
+    "In parentheses: 95 % intervals over documents."
 )
 TOKENS_LEGEND = (
     "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
@@ -318,11 +318,9 @@ class Scores(Shown):
         return [self._language_table(), self._token_table(), disparity_table(both, sections), *groups, *notes, meaning]
 
     def _language_table(self) -> Table:
-        damage, added = (self.frame(measure=measure).by_language() for measure in MEASURES)
+        damage = self.frame().by_language()
         top = max(estimate.value for estimate in damage.values())
         number = NumberFormat(top)
-        largest = max(abs(estimate.value) for estimate in added.values())
-        loss = NumberFormat(largest, 3, factor=number.factor)
         of_100 = NumberFormat(1.0, factor=100.0, decimals=1)
         size, documents = self.quantized.size_bytes, self.documents
         amounts = (
@@ -335,18 +333,17 @@ class Scores(Shown):
         return Table(
             [(self.quantized.target, "bold cyan"), "  ", (share, "bold")],
             (
-                *("\nlanguage", "\ncode", "changed,\nof 100", "perplexity\nafter / before"),
-                *(f"KL, {number.prefix}bits/byte\n(95 % interval)", "", "\nloss"),
+                *("\nlanguage", "\ncode", "changed,\nof 100", "\nperplexity"),
+                *(f"KL, {number.prefix}bits/byte\n(95 % interval)", ""),
             ),
             tuple(
                 (
                     short_name(code),
                     dim(code),
                     of_100.estimate(self.flips[code]),
-                    f"× {1 + self.relative_perplexity[code].value:.3f}",
+                    f"× {1 + self.relative_perplexity[code].value:.2f}",
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
-                    loss(added[code].value),
                 )
                 for code in worst_first(damage)
             ),

@@ -50,6 +50,29 @@ def test_a_verdict_is_true_only_if_it_passes(limit: float, outcome: str) -> None
     assert bool(verdict) is verdict.passed is (outcome == "pass")
 
 
+@pytest.mark.parametrize(("limit", "outcome"), [(5.0, "fail"), (20.0, "undecided"), (40.0, "pass")])
+def test_a_limit_on_the_first_choices_that_change(limit: float, outcome: str) -> None:
+    scores = drawn()
+    changed = np.random.default_rng(0).binomial(100, np.where(scores.documents.lang == "fin_Latn", 0.2, 0.1))
+    scores = replace(scores, documents=replace(scores.documents, flips=changed.astype(float)))
+    verdict = gate(scores, max_changed=limit)
+    (check,) = verdict.checks
+    assert (check.outcome, check.limit) == (outcome, limit)
+    assert check.estimate == scores.changed_frame.worst()[1].transform(lambda x: 100 * x)
+    assert check.reason.startswith("fin_Latn: ")
+    assert "of 100 next tokens change" in check.reason
+    assert "measured by" not in verdict.reason
+    assert verdict.meaning == scores.meaning
+    both = gate(scores, max_changed=100, max_worst=0.0)
+    assert (outcomes(both), "measured by divergence" in both.reason) == (["pass", "fail"], True)
+
+
+@pytest.mark.parametrize("limit", [-1.0, 100.5, float("nan")])
+def test_a_limit_in_percent(limit: float) -> None:
+    with pytest.raises(InputError, match="first choices that change, of 100"):
+        gate(drawn(), max_changed=limit)
+
+
 def outcomes(verdict: GateResult) -> list[str]:
     return [check.outcome for check in verdict.checks]
 

@@ -15,6 +15,7 @@ from fairbits.api.run import FinishedRun, run
 from fairbits.api.run.run_settings import file_name, usual_baselines
 from fairbits.cli.run_command import next_steps, run_data, run_tables
 from fairbits.core.table import plain, render_tables
+from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.quantization.plan import Plan
@@ -152,7 +153,7 @@ def test_the_table_has_the_worst_language_first_and_fits(whole) -> None:
 def test_the_mark_follows_the_paired_contrast(whole) -> None:
     contrast = whole.scores.contrast(whole.baselines["rtn"])
     other = FinishedRun(
-        whole.directory, "gptq", whole.scores, {"rtn": whole.baselines["rtn"]}, whole.report, whole.notes
+        whole.directory, "gptq", whole.scores, {"rtn": whole.baselines["rtn"]}, whole.report, {}, whole.notes
     )
     printed = shown(render_tables(run_tables(other))).split("better, worse:")[0]  # the legend
     for code, difference in contrast.differences.items():
@@ -164,13 +165,11 @@ def test_the_mark_follows_the_paired_contrast(whole) -> None:
 
 
 def test_what_comes_next(whole, small) -> None:
-    page, command, *remarks = map(plain, next_steps(whole))
+    meaning, *advised, page, command = map(plain, next_steps(whole))
+    assert meaning == whole.scores.meaning.sentence
+    assert bool(advised) is not whole.scores.meaning.acceptable
     assert page == f"report: {whole.directory / 'report.html'}"
-    assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-worst LIMIT"
-    worst, estimate = whole.scores.frame().worst()
-    advice = " ".join(line.strip() for line in remarks)  # what there is to judge by, and no number to copy as a limit
-    assert f"{estimate.value:.2g} bits per byte" in advice
-    assert f"changed in {whole.scores.flips[worst].value:.1%} of its tokens" in advice
+    assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-changed {SUGGESTED:g}"
     data = json.loads(json.dumps(run_data(whole)))
     assert data["report"] == str(whole.page)
     assert data["headline"]["worst"]["after"]["language"] in small["languages"]
