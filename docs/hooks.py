@@ -122,8 +122,8 @@ stderr.
 
 | | |
 |---|---|
-| `XDG_CACHE_HOME` | fairbits keeps dequantized GGUF models and the list of checked tokenizers in `$XDG_CACHE_HOME/fairbits` (default: `~/.cache/fairbits`) |
-| `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | the cache, the token and the network of `huggingface_hub`, which fetches models and text from the Hub |
+| `XDG_CACHE_HOME` | dequantized GGUF models and marks of checked tokenizers: its `fairbits` (default: `~/.cache`) |
+| `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | cache, token and network of `huggingface_hub`, which reads the Hub |
 | `OMP_NUM_THREADS`, `NUMBA_NUM_THREADS` | the threads of torch, and of the clipping kernels on the CPU |
 | `CUDA_VISIBLE_DEVICES` | the GPUs that torch finds |
 | `CC` | the C compiler that Triton needs on a GPU; without one, the clip is computed on the CPU |
