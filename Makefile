@@ -14,6 +14,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
 
+demo/report.html: | .venv/installed  # the first page of the site shows it
+	$(BIN)/fairbits run --out demo
+
 test: .venv/developing  # LONG=1 runs the long tests too, in the same session
 	$(BIN)/mypy & types=$$!; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && wait $$types
 	$(PYTEST) $(if $(LONG),-m 'not validity')
@@ -52,7 +55,7 @@ test-ray: .venv/developing  # installs Ray; a cluster of two nodes on this machi
 test-lmeval: .venv/developing $(LM_EVAL)/ready  # makes an environment of lm-eval beside the others, 2 GB
 	FAIRBITS_LM_EVAL=$(LM_EVAL)/bin/lm_eval $(BIN)/pytest tests/lmeval
 
-docs: .venv/developing  # into build/site
+docs: .venv/developing demo/report.html  # into build/site, which a web server can serve as it is
 	$(BIN)/fairbits theory --markdown > docs/research/theory.md.new
 	mv docs/research/theory.md.new docs/research/theory.md
 	$(BIN)/fairbits theory --statements --markdown > docs/research/sections.md.new

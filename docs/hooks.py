@@ -1,11 +1,13 @@
-"""Two pages of the site that are written while it is built: the command line, from the app, and the Python names."""
+"""What the site has beside its pages: the report of the demo, the command line, from the app, and the Python names."""
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from rich.text import Text
@@ -15,7 +17,8 @@ from fairbits.cli import app
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Returns the files of the site with the generated pages among them."""
+    """Returns the files of the site with the report and the generated pages among them."""
+    files.append(File.generated(config, "report.html", abs_src_path=str(demo_report(config))))
     for path, content in (("reference/cli.md", command_line()), ("reference/python.md", python_names())):
         files.append(File.generated(config, path, content=content))
     return files
@@ -27,6 +30,14 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return markdown
     plain = re.sub(r"(?<=[αBE])\*", r"\\*", markdown)
     return plain.replace("](", "]\\(") if page.file.src_uri == "research/theory.md" else plain
+
+
+def demo_report(config: MkDocsConfig) -> Path:
+    """Returns the report that the first page shows."""
+    report = Path(config.config_file_path).parent / config.extra["demo_report"]
+    if not report.is_file():
+        raise PluginError(f"{report} is not there; the first page shows it: `make demo` writes it, or set DEMO_REPORT")
+    return report
 
 
 def command_line() -> str:
@@ -93,8 +104,35 @@ def _cell(text: str) -> str:
 HEAD = """# Command line
 
 Every command and option, as in `fairbits COMMAND --help`. Results go to stdout; notes, progress and errors go to
-stderr. Exit codes: 0 done, 1 a limit of the gate is exceeded or undecided, 2 wrong usage or bad input, 3 a
-bug in fairbits, 130 interrupted, 143 terminated. These options can be given before or after the command:
+stderr.
+
+## Exit codes
+
+| | |
+|---|---|
+| 0 | done; for `gate`, every limit is met with 95 % confidence |
+| 1 | `gate` only: a limit is exceeded, or there is too little text to decide |
+| 2 | wrong usage, bad input, or a problem of the machine that you can solve, such as a full disk |
+| 3 | a bug in fairbits |
+| 130, 143 | interrupted by Ctrl-C; ended by SIGTERM |
+
+`fairbits serve` exits with 0 after Ctrl-C or SIGTERM. Under `torchrun`, an error ends torchrun with 1.
+
+## Environment variables
+
+| | |
+|---|---|
+| `XDG_CACHE_HOME` | dequantized GGUF models and marks of checked tokenizers: its `fairbits` (default: `~/.cache`) |
+| `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | cache, token and network of `huggingface_hub`, which reads the Hub |
+| `OMP_NUM_THREADS`, `NUMBA_NUM_THREADS` | the threads of torch, and of the clipping kernels on the CPU |
+| `CUDA_VISIBLE_DEVICES` | the GPUs that torch finds |
+| `CC` | the C compiler that Triton needs on a GPU; without one, the clip is computed on the CPU |
+| `RAY_USAGE_STATS_ENABLED` | fairbits sets it to 0 unless you set it: Ray then sends no statistics |
+| `NO_COLOR` | no colours in the terminal |
+
+## Options of every command
+
+Give these before or after the command:
 """
 PYTHON = """# Python
 
