@@ -18,15 +18,24 @@ PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
 
 
 class SwappedModel:
-    """A loaded model; what is replaced is read from its checkpoint again at the end of a `with` statement."""
+    """A loaded model; what is replaced is read from its checkpoint again at the end of a `with` statement.
 
-    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel) -> None:
+    `as_written`: what is not replaced has the values that `fairbits quantize` writes, not those of the reference.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, *, as_written: bool = False) -> None:
         self.checkpoint, self.model = checkpoint, model
+        self._read = checkpoint.read_kept if as_written else checkpoint.read
         self._replaced: set[str] = set()
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
-        return cls(checkpoint, checkpoint.load(device=device))
+    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu", as_written: bool = False) -> "SwappedModel":
+        model = checkpoint.load(device=device)
+        if as_written and checkpoint.scale_dtype != checkpoint.stated_dtype:
+            for name, parameter in model.named_parameters():
+                if not checkpoint.keeps_float32(name):
+                    parameter.data.copy_(parameter.data.to(checkpoint.scale_dtype))
+        return cls(checkpoint, model, as_written=as_written)
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
         """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in)."""
@@ -39,7 +48,7 @@ class SwappedModel:
     def restore(self, names: Iterable[str] | None = None) -> None:
         """Restores the named tensors that were replaced (by default all), exactly as they were loaded."""
         for name in sorted(self._replaced if names is None else self._replaced.intersection(names)):
-            stored = self.checkpoint.read(name)
+            stored = self._read(name)
             W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
             self._parameter(name, tuple(W.shape)).copy_(W)
             self._replaced.discard(name)

@@ -175,7 +175,7 @@ class _Stages:
                 for file, (policy, bits) in missing.items()
             }
             if missing:
-                trial = PlanTrial(SwappedModel.load(model, device=device), corpus, reference, device)
+                trial = PlanTrial(SwappedModel.load(model, device=device, as_written=True), corpus, reference, device)
             for file, (policy, bits) in missing.items():
                 with self.timed(file):
                     scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))
