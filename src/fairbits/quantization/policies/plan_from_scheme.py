@@ -6,18 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
-
 from fairbits.core.errors import InputError
 from fairbits.core.units import megabytes
 from fairbits.models.architecture.architecture import Weight
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.scales.scheme import BYTE_BITS as EMBEDDING_BITS
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
 from fairbits.quantization.policies.option import PolicyOptions
-
 
 LARGE = 0.25  # the share of the result from which tensors that are not quantized are worth a note
 CONVERT = "python: AutoModelForCausalLM.from_pretrained(MODEL, dtype='bfloat16').save_pretrained('converted')"
@@ -61,7 +57,7 @@ def plan_from_scheme(
         notes=(
             *checkpoint.notes,
             *_notes_on_layers(evidence, options),
-            *_notes_on_size(checkpoint, schemes.keys(), size),
+            *_notes_on_size(evidence, schemes.keys(), size),
             *notes,
         ),
     )
@@ -165,12 +161,13 @@ def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear layers only"
 
 
-def _notes_on_size(checkpoint: Checkpoint, schemes: Set[str], size: int) -> Iterator[str]:
+def _notes_on_size(evidence: Evidence, schemes: Set[str], size: int) -> Iterator[str]:
     """Yields what is written in another type than it is read in, and why a result is larger than it need be."""
+    checkpoint = evidence.checkpoint
     kept = [checkpoint.kept_info(name) for name in checkpoint.tensors.keys() - schemes - checkpoint.tied_copies]
     if checkpoint.kind == "gguf":
         yield "tensors that are not quantized are written in bfloat16; the reference is computed with them in float32"
-    wide = sum(info.nbytes for info in kept if info.dtype == torch.float32)
+    wide = sum(info.nbytes for info in kept if info.dtype.is_floating_point and info.dtype.itemsize > 2)
     if wide > LARGE * size:
         yield (
             f"{megabytes(wide)} of {megabytes(size)} are tensors that are not quantized, in float32 as the model "
