@@ -24,6 +24,7 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
+from fairbits.models.io.checkpoint_writer import PLAN
 from fairbits.models.scales.scheme import Group
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import audited_kappa
@@ -98,7 +99,8 @@ def run(
             # a link in their place is replaced, not followed
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
-        policy, notes = settings.policy.name, place.notes()
+        planned = Plan.load(place.file("model") / PLAN).notes
+        policy, notes = settings.policy.name, (*place.notes(), *planned)
         return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes)
 
 
