@@ -41,7 +41,7 @@ class SwappedModel:
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
         """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in)."""
         for name, new in layers.items():
-            W = self._dequantize(new) if isinstance(new, Codes) else new
+            W = new if isinstance(new, Tensor) else dequantize_in_float32(new) if self.as_written else new.dequantized
             parameter = self._parameter(name, tuple(W.shape))
             self._replaced.add(name)  # before anything is written, so that an interrupted write is restored too
             parameter.copy_(W)
@@ -53,9 +53,6 @@ class SwappedModel:
             W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
             self._parameter(name, tuple(W.shape)).copy_(W)
             self._replaced.discard(name)
-
-    def _dequantize(self, codes: Codes) -> Tensor:
-        return dequantize_in_float32(codes) if self.as_written else codes.dequantized
 
     def __enter__(self) -> "SwappedModel":
         return self

@@ -24,7 +24,6 @@ from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
-from fairbits.models.io.checkpoint_writer import PLAN
 from fairbits.models.scales.scheme import Group
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.evidence import audited_kappa
@@ -49,6 +48,7 @@ class FinishedRun:
     baselines: Mapping[str, Scores]
     report: Report
     notes: tuple[str, ...]
+    plan_notes: tuple[str, ...] = ()  # such as why the written model is large
 
     @property
     def page(self) -> Path:
@@ -99,9 +99,9 @@ def run(
             # a link in their place is replaced, not followed
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
-        planned = Plan.load(place.file("model") / PLAN).notes
-        policy, notes = settings.policy.name, (*place.notes(), *planned)
-        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes)
+        policy, notes = settings.policy.name, place.notes()
+        planned = [note for note in place.plan_notes() if note not in settings.checkpoint.notes]
+        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, notes, tuple(planned))
 
 
 @dataclass(frozen=True, eq=False)
