@@ -165,7 +165,7 @@ def run_data(run: "FinishedRun") -> dict[str, object]:
         "policy": run.policy,
         "baselines": list(run.baselines),
         "headline": run.report.content["headline"],
-        "notes": list(run.notes),
+        "notes": [*run.notes, *run.plan_notes],
     }
 
 
@@ -199,7 +199,7 @@ def run_tables(run: "FinishedRun") -> list[Table]:
         left=(1, 2, 3, 4),
     )
     notes = (note for measured in reversed(scores.values()) for note in (*measured.notes, *measured.interval_notes))
-    return [languages, _summary(scores, number), *notes_table(dict.fromkeys([*run.notes, *notes]))]
+    return [languages, _summary(scores, number), *notes_table(dict.fromkeys([*run.notes, *run.plan_notes, *notes]))]
 
 
 def _summary(scores: "Mapping[str, Scores]", number: NumberFormat) -> Table:

@@ -45,7 +45,7 @@ class PlanTrial:
     def of(cls, checkpoint: Checkpoint, corpus: Corpus, *, device: str = "cpu", **more: Any) -> "PlanTrial":
         """Returns the trial of a model, after one pass over the text; `more` are arguments of `on_corpus`."""
         reference = ReferenceModel.on_corpus(checkpoint, corpus, device=device, **more)
-        return cls(SwappedModel.load(checkpoint, device=device), corpus, reference, device)
+        return cls(SwappedModel.load(checkpoint, device=device, as_written=True), corpus, reference, device)
 
     def __enter__(self) -> "PlanTrial":
         return self

@@ -162,7 +162,34 @@ class Checkpoint:
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """The type that loaders cast scales to, in which they must be stored: the one of the configuration."""
+        """The type that loaders cast scales to, in which they must be stored: the one of the written configuration."""
+        return torch.bfloat16 if self.kind == "gguf" else self.stated_dtype
+
+    def kept_info(self, name: str) -> TensorInfo:
+        """Returns how a tensor is written that is not quantized: as it is, but of a GGUF file in 16 bits.
+
+        A GGUF file is read as float32, as scale · code does not fit 16 bits. What loaders keep in float32 stays so.
+        """
+        info = self._info(name)
+        if self.kind != "gguf" or not info.dtype.is_floating_point or self.keeps_float32(name):
+            return info
+        return TensorInfo(name, info.shape, self.scale_dtype, info.numel * self.scale_dtype.itemsize)
+
+    def read_kept(self, name: str) -> torch.Tensor:
+        """Returns a tensor that is not quantized as it is written."""
+        return self.read(name).to(self.kept_info(name).dtype)
+
+    def keeps_float32(self, name: str) -> bool:
+        """Returns whether transformers keeps a tensor in float32 in a model of any type."""
+        return any(part in name for part in self._float32_parts)
+
+    @cached_property
+    def _float32_parts(self) -> frozenset[str]:
+        return frozenset(self.meta_model()._keep_in_fp32_modules_strict or ())
+
+    @property
+    def stated_dtype(self) -> torch.dtype:
+        """The type that the configuration states."""
         stated = self.config.dtype
         if isinstance(stated, torch.dtype):
             return stated

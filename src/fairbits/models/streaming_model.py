@@ -29,7 +29,9 @@ def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtyp
     """
     cls = model_class(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     wide = getattr(cls, "_keep_in_fp32_modules", None) or getattr(cls, "_keep_in_fp32_modules_strict", None)
-    return torch.bfloat16 if is_gpu(device) and checkpoint.scale_dtype == torch.bfloat16 and not wide else torch.float32
+    return (
+        torch.bfloat16 if is_gpu(device) and checkpoint.stated_dtype == torch.bfloat16 and not wide else torch.float32
+    )
 
 
 class StreamingModel:

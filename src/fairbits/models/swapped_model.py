@@ -10,7 +10,7 @@ from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.architecture.parameter_mapping import is_replaced
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.scales.groups import Codes
+from fairbits.models.scales.groups import Codes, dequantize_in_float32
 
 GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
 PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
@@ -18,20 +18,30 @@ PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
 
 
 class SwappedModel:
-    """A loaded model; what is replaced is read from its checkpoint again at the end of a `with` statement."""
+    """A loaded model; what is replaced is read from its checkpoint again at the end of a `with` statement.
 
-    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel) -> None:
+    `as_written`: it is what `fairbits evaluate` measures of a written model. Codes are multiplied in float32, and what
+    is not replaced has the values that are written, not those of the reference.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: PreTrainedModel, *, as_written: bool = False) -> None:
         self.checkpoint, self.model = checkpoint, model
+        self.as_written = as_written
         self._replaced: set[str] = set()
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu") -> "SwappedModel":
-        return cls(checkpoint, checkpoint.load(device=device))
+    def load(cls, checkpoint: Checkpoint, *, device: str = "cpu", as_written: bool = False) -> "SwappedModel":
+        model = checkpoint.load(device=device)
+        if as_written and checkpoint.scale_dtype != checkpoint.stated_dtype:
+            for name, parameter in model.named_parameters():
+                if not checkpoint.keeps_float32(name):
+                    parameter.data.copy_(parameter.data.to(checkpoint.scale_dtype))
+        return cls(checkpoint, model, as_written=as_written)
 
     def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
         """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in)."""
         for name, new in layers.items():
-            W = new.dequantized if isinstance(new, Codes) else new
+            W = new if isinstance(new, Tensor) else dequantize_in_float32(new) if self.as_written else new.dequantized
             parameter = self._parameter(name, tuple(W.shape))
             self._replaced.add(name)  # before anything is written, so that an interrupted write is restored too
             parameter.copy_(W)
@@ -39,7 +49,7 @@ class SwappedModel:
     def restore(self, names: Iterable[str] | None = None) -> None:
         """Restores the named tensors that were replaced (by default all), exactly as they were loaded."""
         for name in sorted(self._replaced if names is None else self._replaced.intersection(names)):
-            stored = self.checkpoint.read(name)
+            stored = self.checkpoint.read_kept(name) if self.as_written else self.checkpoint.read(name)
             W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
             self._parameter(name, tuple(W.shape)).copy_(W)
             self._replaced.discard(name)

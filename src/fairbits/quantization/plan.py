@@ -213,7 +213,7 @@ def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: "Checkpoint") -> int:
 
     weights, dtype = checkpoint.architecture.weights, checkpoint.scale_dtype
     return sum(
-        checkpoint.tensors[layer.name].nbytes
+        checkpoint.kept_info(layer.name).nbytes
         if layer.scheme is None
         else layer_bytes(weights[layer.name], layer.scheme, dtype=dtype)
         for layer in layers
@@ -313,7 +313,7 @@ class Plan(Shown):
         """Yields size, text and weights of the languages."""
         size = f"{megabytes(self.size_bytes)} in total"
         if checkpoint is not None:
-            source = sum(info.nbytes for info in checkpoint.tensors.values())
+            source = checkpoint.size_bytes
             size += f", {self.size_bytes / source:.1%} of {megabytes(source)}; {bits_per_weight(self, checkpoint):.2f} "
             size += "bits per weight, including scales and tensors that are kept"
         yield size

@@ -49,6 +49,7 @@ class FinishedRun:
     report: Report
     settings: Mapping[str, Any]
     notes: tuple[str, ...]
+    plan_notes: tuple[str, ...] = ()  # such as why the written model is large
 
     @property
     def page(self) -> Path:
@@ -100,7 +101,9 @@ def run(
             write_files({place.file(name): written.render(report_format(name)).encode() for name in REPORTS})
         baseline_scores = {baseline.name: scores[file] for file, baseline in settings.baseline_files.items()}
         policy, notes = settings.policy.name, place.notes()
-        return FinishedRun(place.path, policy, scores[SCORES_FILE], baseline_scores, written, settings.settings, notes)
+        planned = tuple(note for note in place.plan_notes() if note not in settings.checkpoint.notes)
+        done = scores[SCORES_FILE], baseline_scores
+        return FinishedRun(place.path, policy, *done, written, settings.settings, notes, planned)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +179,7 @@ class _Stages:
                 for file, (policy, bits) in missing.items()
             }
             if missing:
-                trial = PlanTrial(SwappedModel.load(model, device=device), corpus, reference, device)
+                trial = PlanTrial(SwappedModel.load(model, device=device, as_written=True), corpus, reference, device)
             for file, (policy, bits) in missing.items():
                 with self.timed(file):
                     scores[file] = self._save(file, self._try(trial, plans[file], f"{policy.name}, {bits} bits"))

@@ -64,6 +64,9 @@ class RunDirectory:
     def notes(self) -> tuple[str, ...]:
         return self._read_record().notes
 
+    def plan_notes(self) -> tuple[str, ...]:
+        return Plan.load(self.file("model") / PLAN).notes
+
     def has_audit(self) -> bool:
         file = self.file("audit.json")
         if self._is_sound("audit.json", lambda: _check_audit(file, self.settings.checkpoint.fingerprint)):

@@ -304,9 +304,9 @@ class QuantizedWriter:
 
     @cached_property
     def _kept(self) -> list[Piece]:
-        read = self.checkpoint.read
+        read = self.checkpoint.read_kept
         left_out = self.checkpoint.tied_copies | self.schemes.keys() | self._apart.parts.keys()
-        kept = [info for name, info in self.checkpoint.tensors.items() if name not in left_out]
+        kept = [self.checkpoint.kept_info(name) for name in self.checkpoint.tensors if name not in left_out]
         return [Piece(info.name, info.dtype, info.shape, partial(read, info.name)) for info in kept]
 
     @cached_property
@@ -346,8 +346,10 @@ class QuantizedWriter:
     def _write_config(self) -> None:
         config = read_object(self.checkpoint.directory / CONFIG, finite=False)
         config.pop(EXPLICIT, None)  # the index of the model before
-        if not config.keys() & {"dtype", "torch_dtype"}:  # else loaders would guess it from the first tensor
-            config["dtype"] = str(self.checkpoint.scale_dtype).removeprefix("torch.")
+        written = self.checkpoint.scale_dtype
+        if written != self.checkpoint.stated_dtype or not config.keys() & {"dtype", "torch_dtype"}:
+            # if none is named, loaders guess it from the first tensor
+            config["dtype"] = str(written).removeprefix("torch.")
         config |= self._apart.config_entries | {"quantization_config": self._quantization_config}
         write_whole({self._model / CONFIG: [_json(config)]})
 

@@ -82,12 +82,12 @@ def layer_bytes(weight: Weight, scheme: Scheme, *, dtype: torch.dtype, tied: int
 def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
     """Returns the bytes of all tensors once those with a scheme are quantized, including those that are kept."""
     architecture, dtype, total = checkpoint.architecture, checkpoint.scale_dtype, 0
-    for name, info in checkpoint.tensors.items():
+    for name in checkpoint.tensors:
         if name in schemes:
             tied = len(architecture.tied_parameters(name))
             total += layer_bytes(architecture.weights[name], schemes[name], dtype=dtype, tied=tied)
         elif name not in checkpoint.tied_copies:
-            total += info.nbytes
+            total += checkpoint.kept_info(name).nbytes
     return total
 
 
@@ -412,10 +412,10 @@ def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitI
     return SplitIndex(
         {f"{weight.name}_shape": torch.tensor(weight.shape) for weight in unread},
         {
-            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read).values())).contiguous()
+            parameter: next(iter(conversions.convert(parameter, parts, checkpoint.read_kept).values())).contiguous()
             for parameter, parts in groups.items()
         },
-        {name: checkpoint.read(name) for parts in groups.values() for name in parts},
+        {name: checkpoint.read_kept(name) for parts in groups.values() for name in parts},
     )
 
 

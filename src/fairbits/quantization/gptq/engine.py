@@ -62,7 +62,7 @@ def round_model(
         raise InputError("refining codes needs text; give the plan's calibration text")
     if refine is not None and not ranks.alone:
         raise InputError(ONE_PROCESS)
-    narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.scale_dtype.itemsize == 2
+    narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.stated_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
     finished, counter = finished or (lambda _index: None), VisitProgress(progress, "rounding blocks")

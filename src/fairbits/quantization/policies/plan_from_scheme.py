@@ -2,17 +2,21 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from typing import Any
 
 from fairbits.core.errors import InputError
+from fairbits.core.units import megabytes
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.scales.scheme import BYTE_BITS as EMBEDDING_BITS
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
 from fairbits.quantization.policies.option import PolicyOptions
+
+LARGE = 0.25  # the share of the result from which tensors that are not quantized are worth a note
+CONVERT = "python: AutoModelForCausalLM.from_pretrained(MODEL, dtype='bfloat16').save_pretrained('converted')"
 
 
 def plan_from_scheme(
@@ -36,6 +40,8 @@ def plan_from_scheme(
 
     checkpoint = evidence.checkpoint
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
+    schemes = schemes_by_name(layers)
+    size = planned_bytes(checkpoint, schemes)
     common = {key: value for key, value in asdict(options).items() if key != "calibration"}
     return Plan(
         policy=policy,
@@ -44,11 +50,16 @@ def plan_from_scheme(
         fingerprint=checkpoint.fingerprint,
         family=checkpoint.architecture.family,
         layers=layers,
-        size_bytes=planned_bytes(checkpoint, schemes_by_name(layers)),
+        size_bytes=size,
         languages=pi or equal_weights(evidence),
         calibration=options.calibration,
         thresholds=thresholds,
-        notes=(*checkpoint.notes, *_notes_on_layers(evidence, options), *notes),
+        notes=(
+            *checkpoint.notes,
+            *_notes_on_layers(evidence, options),
+            *_notes_on_size(evidence, schemes.keys(), size),
+            *notes,
+        ),
     )
 
 
@@ -148,6 +159,30 @@ def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str
         yield f"kept in the model's precision, as asked: blocks {', '.join(map(str, options.keep))}"
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear layers only"
+
+
+def _notes_on_size(evidence: Evidence, schemes: Set[str], size: int) -> Iterator[str]:
+    """Yields what is written in another type than it is read in, and why a result is larger than it need be."""
+    checkpoint = evidence.checkpoint
+    kept = [checkpoint.kept_info(name) for name in checkpoint.tensors.keys() - schemes - checkpoint.tied_copies]
+    if checkpoint.kind == "gguf":
+        yield "tensors that are not quantized are written in bfloat16; the reference is computed with them in float32"
+    wide = sum(info.nbytes for info in kept if info.dtype.is_floating_point and info.dtype.itemsize > 2)
+    if wide > LARGE * size:
+        yield (
+            f"{megabytes(wide)} of {megabytes(size)} are tensors that are not quantized, in float32 as the model "
+            f"stores them; to halve them, convert the model to bfloat16 first ({CONVERT})"
+        )
+    if size <= checkpoint.size_bytes:
+        return
+    largest = max(kept, key=lambda info: info.nbytes, default=None)
+    why = "the file of the model has fewer bits per weight: use fewer bits"
+    if largest is not None and largest.nbytes > LARGE * size:
+        weight = checkpoint.architecture.weights.get(largest.name)
+        why = f"{largest.name}, {megabytes(largest.nbytes)}, is not quantized"
+        if weight is not None and (weight.is_embedding or weight.role == "head"):
+            why = f"the {weight.role}, {megabytes(largest.nbytes)}, is not quantized: use --embeddings {EMBEDDING_BITS}"
+    yield f"the result, {megabytes(size)}, is larger than the model, {megabytes(checkpoint.size_bytes)}: {why}"
 
 
 def _count(weight: Weight) -> int:

@@ -150,6 +150,13 @@ def test_the_table_has_the_worst_language_first_and_fits(whole) -> None:
     assert f"{whole.scores.quantized.size_bytes / 1e6:,.2f} MB" in printed
 
 
+def test_why_the_model_is_large_is_said(whole) -> None:
+    (note,) = whole.plan_notes
+    assert "tensors that are not quantized, in float32 as the model stores them" in note
+    assert note in str(run_tables(whole)[-1])
+    assert note in run_data(whole)["notes"]
+
+
 def test_the_mark_follows_the_paired_contrast(whole) -> None:
     contrast = whole.scores.contrast(whole.baselines["rtn"])
     other = FinishedRun(
