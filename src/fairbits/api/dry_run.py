@@ -70,6 +70,15 @@ class ResourceEstimate:
         parts = self.parts(stage)
         return max(parts.pop("written", 0.0), sum(parts.values()))
 
+    @property
+    def dropped(self) -> dict[str, float]:
+        """The seconds of what is not needed, by the option that drops it."""
+        seconds: dict[str, float] = {}
+        for stage in self.stages:
+            if stage.dropped:
+                seconds[stage.dropped] = seconds.get(stage.dropped, 0.0) + self.time(stage)
+        return seconds
+
     def as_data(self) -> dict[str, Any]:
         stages = [
             {
@@ -91,6 +100,7 @@ class ResourceEstimate:
             "rates": dict(self.rates),
             "problems": list(map(str, self.shortages)),
             "advice": self.advice,
+            "dropped": {option: round(seconds, 2) for option, seconds in self.dropped.items()},
         }
 
 
