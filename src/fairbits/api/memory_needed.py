@@ -10,6 +10,7 @@ from functools import cached_property
 from math import prod
 
 from fairbits.core import memory as limits
+from fairbits.core.progress import QUANTIZED, READING, REFERENCE, ROUNDING
 from fairbits.forward.body_and_head import SAVED_PER_BLOCK
 from fairbits.forward.lockstep import ACTIVATIONS_PER_POSITION
 from fairbits.forward.statistics import measuring_dtype
@@ -30,7 +31,6 @@ NUMBER = 4  # bytes of a float32
 FACTOR_COPIES, LOGIT_COPIES, LAYER_COPIES = 5, 6, 6
 """Copies of H while it is factorized, of the logits of a batch in a loss, and of a matrix while it is rounded."""
 BLOCKS_BEHIND = 2  # whose codes wait to be written
-ROUNDING = "rounding blocks"
 CALIBRATED = 6.0  # as many operations as a forward pass cost a position that calibrates a block
 LEARNING_BYTES = limits.LEARNED_WEIGHT_BYTES + 6  # of a weight: with its gradient in bfloat16 and the result in float32
 CLIP_TOKENS = 32  # of the transcript of a clip of ten seconds, about
@@ -207,6 +207,12 @@ class WorkCounter:
         """The bytes of a hidden state in an audit and in rounding."""
         return measuring_dtype(self.checkpoint, self.device).itemsize * self.model.hidden_size
 
+    def dequantization(self) -> Stage:
+        """Returns the first opening of a GGUF file, whose weights are kept in float32; fitted to Gemma-3-270M."""
+        model = self.model
+        work = {"written": NUMBER * model.weights, "seconds": 1e-7 * model.weights + 3.5e-4 * model.vocabulary}
+        return Stage("dequantize the GGUF file", work, Held(ram=2.0 * NUMBER * model.weights))
+
     def fingerprint(self) -> Stage:
         """Returns the fingerprint of the model, for which all weights are read once."""
         return Stage("fingerprint of the model", {"hashed": self.model.stored}, Held())
@@ -234,7 +240,7 @@ class WorkCounter:
             held, errors = max(batch, logits) + kept + states, NUMBER * model.largest.rounded
             held += item * (max(model.embedding, model.head) + model.largest.weights)
         held += 2 * NUMBER * model.largest.matrix + (errors if errors <= limits.KEPT_ERRORS_BYTES else 0)
-        return self._reported(Stage("audit", work, self.on_device(held, NUMBER * model.largest.weights)), "reading text")
+        return self._reported(Stage("audit", work, self.on_device(held, NUMBER * model.largest.weights)), READING)
 
     def rounding(self, plan: Plan, text: TokenizedText | None, *, name: str, written: bool) -> Stage:
         model, largest, weights = self.model, self.model.largest, self.checkpoint.architecture.weights
@@ -312,7 +318,8 @@ class WorkCounter:
         outside = model.weights - model.rounded + model.head + self._logits
         held = max(NUMBER * (outside + activations * positions) + learned, NUMBER * model.weights)
         scratch = NUMBER * text.predicted * model.hidden_size
-        return Stage(name, work, self.on_device(held, NUMBER * model.weights, scratch=scratch))
+        learned_here = Stage(name, work, self.on_device(held, NUMBER * model.weights, scratch=scratch))
+        return self._reported(learned_here, REFERENCE)  # which learning begins with
 
     def evaluation(self, text: TextSize, *, name: str, reference: bool = False, loaded: bool = False) -> Stage:
         """Returns one pass of a model, which holds the model or a block of it, two heads, activations and logits.
@@ -331,8 +338,8 @@ class WorkCounter:
         held = NUMBER * (weights + model.head + 2 * positions * model.largest.activations + self._logits)
         ahead = NUMBER * model.largest.weights if self.gpu else 0.0
         held_here = self.on_device(held, ahead, scratch=NUMBER * text.predicted * model.hidden_size)
-        which = "reference" if reference else "quantized"
-        return self._reported(Stage(name, work, held_here), f"evaluating the {which} model")
+        which = REFERENCE if reference else QUANTIZED
+        return self._reported(Stage(name, work, held_here), which)
 
     def _reported(self, stage: Stage, name: str) -> Stage:
         """Returns a stage with its name in progress and its cost, in operations: a heuristic, fitted to Gemma-3-270M.

@@ -69,7 +69,8 @@ def run(
     audit: Annotated[
         bool | None,
         options.flag(
-            "--audit/--no-audit", help="Audit the model too, so that the report explains the damage. Default: demo only."
+            "--audit/--no-audit",
+            help="Audit the model too, so that the report explains the damage. Default: demo only.",
         ),
     ] = None,
     group: policy_options.PlanGroup = None,

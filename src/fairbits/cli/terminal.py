@@ -58,7 +58,7 @@ class Pace:
         self._began, self._before = began, done
 
     def words(self, done: float, total: float, now: float) -> str:
-        """Returns, for example, 3 of 18 blocks, 12 s per block, about 3 min 0 s left; nothing if nothing is known."""
+        """Returns, for example, 3 of 18 blocks, 12 s per block, about 3 min left; nothing if nothing is known."""
         if not total:
             return ""
         unit, seconds, fresh = unit_of(self.stage), now - self._began, done - self._before
@@ -75,9 +75,9 @@ class Pace:
         elif unit != BYTES and rate < 1:
             speed = f"{duration(1 / rate)} per {unit}"
         left, later = max(total - done, 0) / rate, getattr(self.stage, "later", None)
-        remaining = f"about {duration(left)} left"
+        remaining = f"about {rough_duration(left)} left"
         if later:
-            remaining += f" in this stage, {duration(left + later * total / rate)} in all"
+            remaining += f" in this stage, {rough_duration(left + later * total / rate)} in all"
         return ", ".join([amount, speed, *([remaining] if done > total / 50 else [])])
 
 
@@ -103,7 +103,7 @@ def stages(first: str) -> Iterator[Progress]:
             nonlocal pace
             if what != pace.stage:
                 pace = Pace(what, monotonic(), done)
-                progress.reset(task, description=printable(what), total=None)
+                progress.reset(task, description=printable(what), total=None, words="")
             words = pace.words(done, total, monotonic())
             progress.update(task, completed=done, total=total or None, words=words)
 
@@ -140,6 +140,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def rough_duration(seconds: float) -> str:
+    """Returns a time that is only an estimate: in whole seconds, minutes, or hours and minutes."""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def short_number(number: float) -> str:

@@ -8,17 +8,19 @@ Progress = Callable[[str, float, float], None]
 A stage is reported the moment it begins, with nothing done.
 """
 BYTES = "byte"
+READING, ROUNDING = "reading text", "rounding blocks"
+REFERENCE, QUANTIZED = "evaluating the reference model", "evaluating the quantized model"
 UNITS = {
-    "reading text": "token",
+    READING: "token",
     "reading weights": BYTES,
     "writing weights": BYTES,
-    "rounding blocks": "block",
+    ROUNDING: "block",
     "trying language weights": "block",
     "measuring blocks": "trial",
     "measuring sets of blocks": "trial",
     "evaluating": "window",
-    "evaluating the reference model": "window",
-    "evaluating the quantized model": "window",
+    REFERENCE: "window",
+    QUANTIZED: "window",
     "recording activations": "window",
     "computing thresholds": "layer",
     "learning": "step",
@@ -28,7 +30,7 @@ UNITS = {
 
 
 class StageName(str):
-    """The name of a stage, as in "stage 2 of 5: rounding blocks"; `later` is the work that follows, in units of its own."""
+    """The name of a stage, as in "stage 2 of 5: rounding blocks"; `later` times as much work is still to come."""
 
     later: float | None = None
 
@@ -36,7 +38,7 @@ class StageName(str):
     def after(cls, prefix: str, stage: str, later: float | None = None) -> "StageName":
         """Returns the name of a stage with words before it."""
         name = cls(f"{prefix}: {stage}")
-        name.later = getattr(stage, "later", later)
+        name.later = getattr(stage, "later", None) if later is None else later
         return name
 
 
@@ -81,15 +83,19 @@ class NumberedProgress:
         self._progress, self._stages, self._number = progress, stages, -1
 
     def __call__(self, stage: str, done: float, total: float) -> None:
-        self.stage = stage
+        begins, self.stage = stage != self.stage, stage
         if self._progress is None:
             return
-        at = next((i for i, (name, _) in enumerate(self._stages) if i >= self._number and name == stage), None)
-        self._number = self._number if at is None else at
+        if begins:
+            self._number = next((i for i in range(self._number + 1, len(self._stages)) if self._is(i)), self._number)
         if self._number < 0:
             self._progress(stage, done, total)
             return
         costs = [cost for _, cost in self._stages[self._number :]]
-        later = sum(costs[1:]) / costs[0] if at is not None and costs[0] else None
+        later = sum(costs[1:]) / costs[0] if self._is(self._number) and costs[0] else None
         name = StageName.after(f"stage {self._number + 1} of {len(self._stages)}", stage, later)
         self._progress(name, done, total)
+
+    def _is(self, number: int) -> bool:
+        name = self._stages[number][0]
+        return self.stage == name or self.stage.startswith(f"{name}, ")

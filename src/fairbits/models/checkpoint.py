@@ -252,12 +252,12 @@ class Checkpoint:
         return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Returns the tokenizer, always the same object: do not change it."""
+        """Returns the tokenizer, the same object each time; do not change it."""
         return self._tokenizer
 
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer, whose vocabulary takes seconds to read; an untrusted one is first opened in another process."""
+        """The tokenizer, which takes seconds to read; an untrusted one is first opened in another process."""
         if self.kind not in ("embedded", "memory"):
             check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)

@@ -1,4 +1,4 @@
-"""SketchedCheckpoint: a model of which only the shapes are known, with random weights, for estimates that write nothing."""
+"""SketchedCheckpoint: a model of known shapes with random weights, for estimates that write nothing."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ REPEATED = 2**26  # weights from which on a tensor repeats one row, so that it t
 
 
 def open_sketch(target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Checkpoint:
-    """Returns a checkpoint for estimates: a sketch of a GGUF file that is not dequantized yet, else the model itself."""
+    """Returns a checkpoint for estimates: a sketch of a GGUF file that is not in the cache, else the model itself."""
     path = Path(os.path.expanduser(target))
     if path.suffix == ".gguf" and path.is_file() and revision is None and not is_dequantized(path):
         return SketchedCheckpoint(path)
@@ -27,7 +27,7 @@ def open_sketch(target: str | Path, *, trust_remote_code: bool = False, revision
 
 
 class SketchedCheckpoint(Checkpoint):
-    """A GGUF file whose header was read: configuration and shapes are its own, its tokenizer splits text about alike."""
+    """A GGUF file of which the header was read: configuration, shapes, and a tokenizer that is about like its own."""
 
     def __init__(self, path: Path) -> None:
         config, tokenizer = sketch_gguf(path)

@@ -161,8 +161,9 @@ class _Stages:
         model, corpus, device = settings.checkpoint, settings.corpus, settings.device
         with ExitStack() as stack:
             with self.timed("answers of the reference"):
+                progress = self._again if scores else self.progress
                 reference = ReferenceModel.on_corpus(
-                    model, corpus, request=settings.evaluation, device=device, progress=self.progress
+                    model, corpus, request=settings.evaluation, device=device, progress=progress
                 )
                 stack.enter_context(reference)  # here, as what reports the time may be interrupted
             if SCORES_FILE not in scores:
@@ -222,6 +223,10 @@ class _Stages:
         fallbacks = [f"{layer.name}: {note}" for layer in result.plan.results for note in layer.notes]
         more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
         return replace(result.scores, notes=tuple(dict.fromkeys([*result.scores.notes, *plan.notes, *more])))
+
+    def _again(self, stage: str, done: float, total: float) -> None:
+        """Reports what an earlier run has done too: answers may take gigabytes, and need the head to be read."""
+        self.progress(f"{stage}, again because a run does not keep its answers", done, total)
 
     def _save(self, file: str, scores: Scores) -> Scores:
         self.place.drop(file, *MADE_OF_SCORES)

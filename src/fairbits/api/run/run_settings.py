@@ -174,7 +174,7 @@ def prepare_run(
     device: str = AUTO,
     reading: bool = True,
 ) -> RunSettings:
-    """Returns the settings of `fairbits.run`, checked; bits that the policy cannot have are left out, with a note.
+    """Returns the settings of `fairbits.run`, checked.
 
     Without `reading` the model has no fingerprint, for which all weights would be read.
     """
@@ -199,39 +199,25 @@ def prepare_run(
         compared = usual_baselines(chosen, corpus, demo=model is None and text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
-    kept, notes = _possible_bits(checkpoint, corpus, chosen, others, common)
-    notes += [PER_TENSOR] if audit and group == "tensor" else []
+    check_variants(checkpoint, corpus, [chosen], widths=others, common=common)
     settings = RunSettings(
         checkpoint=checkpoint,
         corpus=corpus,
         policy=chosen,
         baselines=tuple(compared),
         bits=bits,
-        more_bits=tuple(kept),
+        more_bits=tuple(others),
         calibration=calibration,
         evaluation=evaluation,
         device=device,
         audit=audit,
-        notes=tuple(notes),
+        notes=(PER_TENSOR,) if audit and group == "tensor" else (),
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
     for request, least in ((calibration, LEAST_DOCUMENTS), (evaluation, 1)):
         tokenize_corpus(checkpoint, corpus, request=request, least=least)  # raises if there is not enough of it
     _check_out(out, settings)
     return settings
-
-
-def _possible_bits(
-    checkpoint: Checkpoint, corpus: Corpus, policy: Variant, widths: Iterable[int], common: dict[str, Any]
-) -> tuple[list[int], list[str]]:
-    kept, notes = list[int](), list[str]()
-    for bits in widths:
-        try:
-            check_variants(checkpoint, corpus, [policy], widths=[bits], common=common)
-            kept.append(bits)
-        except InputError as problem:
-            notes.append(f"not measured: {problem}")
-    return kept, notes
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, demo: bool) -> list[Variant]:

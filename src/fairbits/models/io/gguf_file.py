@@ -114,9 +114,7 @@ def check_gguf_sizes(header: GgufHeader, path: Path) -> None:
             )
 
 
-def _read_pairs(
-    data: mmap.mmap, position: int, count: int, arrays: dict[str, int]
-) -> tuple[dict[str, Value], int]:
+def _read_pairs(data: mmap.mmap, position: int, count: int, arrays: dict[str, int]) -> tuple[dict[str, Value], int]:
     """Returns the pairs but for arrays, whose positions are added to `arrays`, and the position after them."""
     pairs: dict[str, Value] = {}
     for _ in range(count):

@@ -14,6 +14,7 @@ from fairbits.api.evaluate import evaluate
 from fairbits.api.run import FinishedRun, run
 from fairbits.api.run.run_settings import file_name, usual_baselines
 from fairbits.cli.run_command import next_steps, run_data, run_tables
+from fairbits.core.errors import InputError
 from fairbits.core.table import plain, render_tables
 from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
@@ -82,11 +83,14 @@ def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
     assert swept["sizes"] == {"3": three.quantized.size_bytes, "4": whole.scores.quantized.size_bytes}
 
 
-def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_path, small) -> None:
-    options = small | {"languages": ["fra", "heb"], "more_bits": (3, 8), "group": "tensor"}
-    finished = run(model, out=tmp_path / "run", policy="mixed:rounding=nearest", baselines=[], **options)
-    width, audited = finished.notes
-    assert width.startswith("not measured: mixed:rounding=nearest at 8 bits: ")
+def test_bits_that_a_policy_cannot_have_are_refused_and_an_audit_says_what_it_assumes(model, tmp_path, small) -> None:
+    options = small | {"languages": ["fra", "heb"], "group": "tensor", "baselines": []}
+    chosen = {"out": tmp_path / "run", "policy": "mixed:rounding=nearest"}
+    with pytest.raises(InputError, match="mixed:rounding=nearest at 8 bits: "):
+        run(model, **chosen, **options | {"more_bits": (3, 8)})
+    assert not (tmp_path / "run").exists()
+    finished = run(model, **chosen, **options)
+    (audited,) = finished.notes
     assert "per channel" in audited
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["scheme"]["group"] is None
     assert list(json.loads((tmp_path / "run" / "sweep.json").read_text())["sizes"]) == ["3", "4"]
