@@ -49,7 +49,8 @@ def sketch_gguf(path: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerBase]:
         tokens = read_strings(data, header.arrays[TOKENS])
     with patch.object(gguf, "GGUFReader", HeaderReader):
         try:
-            entries = load_gguf_checkpoint(str(path))["config"] | {"vocab_size": len(tokens)}
+            parsed = load_gguf_checkpoint(str(path))  # type: ignore[no-untyped-call]
+            entries = parsed["config"] | {"vocab_size": len(tokens)}
             config: PretrainedConfig = AutoConfig.for_model(**entries)
         except Exception as problem:  # whatever a damaged file, or one of an unknown family, sets off in there
             raise InputError(f"transformers cannot read {path}: {type(problem).__name__}: {problem}") from problem
@@ -69,4 +70,4 @@ def _tokenizer(tokens: list[str], metadata: Any) -> PreTrainedTokenizerBase:
         number = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if isinstance(number, int) and number < len(tokens):
             special[f"{name}_token"] = tokens[number]
-    return PreTrainedTokenizerFast(tokenizer_object=pieces, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, **special)  # type: ignore[no-untyped-call]
