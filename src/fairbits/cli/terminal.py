@@ -18,7 +18,6 @@ from fairbits.core.errors import printable
 from fairbits.core.progress import BYTES, Progress, unit_of
 from fairbits.core.table import Table, render_tables
 from fairbits.core.torchrun import this_process
-from fairbits.core.units import readable_size
 
 BROKEN_PIPE = 141
 """Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
@@ -59,6 +58,8 @@ class Pace:
 
     def words(self, done: float, total: float, now: float) -> str:
         """Returns, for example, 3 of 18 blocks, 12 s per block, about 3 min left; nothing if nothing is known."""
+        from fairbits.core.units import readable_size  # with numpy, which --help does not need
+
         if not total:
             return ""
         unit, seconds, fresh = unit_of(self.stage), now - self._began, done - self._before
