@@ -49,7 +49,7 @@ def matches(stage: str, finished: str) -> bool:
     kind, _, file = finished.partition("/")
     name = file.removesuffix(".json")
     plain = stage.removeprefix("evaluate ").removeprefix("plan of ").replace(":", "-").replace("=", "-")
-    if kind == "widths":
+    if kind == "more-bits":
         return f", {name} bits" in plain and "quantize" not in plain
     return kind == "baselines" and plain.startswith(f"{name},")
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--policy", default="gptq")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--evaluation-tokens", type=int, default=1024)
-    parser.add_argument("--widths", type=int, nargs="*", default=[])
+    parser.add_argument("--more-bits", type=int, nargs="*", default=[])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -104,7 +104,7 @@ def main() -> None:
         torch.set_num_threads(1)
         time.perf_counter = time.process_time
     for name in options.models:
-        arguments = {"policy": options.policy, "widths": options.widths, "device": options.device}
+        arguments = {"policy": options.policy, "more_bits": options.more_bits, "audit": True, "device": options.device}
         arguments |= {"tokens": options.tokens, "evaluation_tokens": options.evaluation_tokens}
         with tempfile.TemporaryDirectory() as directory:
             if name == "demo":

@@ -46,7 +46,7 @@ JOBS = {
         Job("fair", 18, 4096, anchor="AutoRound 12 min, 18 GB"),
         Job("audit", 20, 4096, anchor="goal ≤ 300 s, ≤ 24 GB GPU, ≤ 16 GB RAM"),
         Job("evaluate", 20, 8192, anchor="goal ≤ 240 s"),
-        Job("run", 20, 4096, anchor="goal ≤ 900 s, without other widths"),
+        Job("run", 20, 4096, anchor="goal ≤ 900 s"),
     )
 }
 
@@ -109,7 +109,7 @@ def work(job: Job, place: Path, *, shape: str, blocks: int, device: str) -> Call
         return fairbits.evaluate(place / f"{shape}-{blocks}-rtn", reference=model, **read)
 
     def run() -> object:
-        options = ("--text", str(text), "--widths", "none", "--device", device, "--out", str(out))
+        options = ("--text", str(text), "--device", device, "--out", str(out))
         return subprocess.run([sys.executable, "-m", "fairbits", "run", str(model), *options], check=True)
 
     if job.name == "evaluate" and not (place / f"{shape}-{blocks}-rtn").exists():

@@ -10,7 +10,7 @@ from fairbits.api.run import run
 from fairbits.evaluation.scores import Scores
 
 SMALL = ("--languages", "eng,heb", "--tokens", "64", "--evaluation-tokens", "128", "--sequence", "64")
-QUICK = (*SMALL, "--group", "16", "--widths", "none")
+QUICK = (*SMALL, "--group", "16")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run")
     assert code == 0, errors
     assert "eng → English" in errors
-    for stage in ("audit.json", "model", "scores.json", "baselines/rtn.json", "report.html"):
+    for stage in ("model", "scores.json", "baselines/rtn.json", "report.html"):
         assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
     *table, page, following, _, _ = printed.splitlines()
     assert max(map(cell_len, table)) <= 80
@@ -41,7 +41,10 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     assert (summary["directory"], summary["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
     scores = Scores.load(tmp_path / "run" / "scores.json")
     assert summary["headline"]["size"]["after"] == scores.quantized.size_bytes
-    assert summary["baselines"] == ["rtn", "gptq:mix=english"]
+    assert summary["baselines"] == ["rtn"]  # only what was asked for, and what costs one evaluation
+    assert not (tmp_path / "run" / "audit.json").exists()
+    assert command("run", model, *QUICK, "--out", tmp_path / "run", "--audit")[0] == 0
+    assert (tmp_path / "run" / "audit.json").exists()  # which is added to the finished run
 
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--bits", "3")
     assert (code, printed) == (2, "")
@@ -52,7 +55,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     ("options", "message"),
     [
         (("--baselines", "best"), "best"),
-        (("--widths", "1-3"), "--widths is '1-3'"),
+        (("--more-bits", "1-3"), "--more-bits is '1-3'"),
         (("--group", "row"), "--group is 'row'"),
         (("--embeddings", "2"), "--embeddings is '2'"),
         (("--policy", "rtn", "--baselines", "rtn"), "rtn is the policy"),
@@ -71,7 +74,7 @@ def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path,
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairbits.api.run._Stages.audit", stop)  # the settings are written before it
+    monkeypatch.setattr("fairbits.api.run._Stages.quantize", stop)  # the settings are written before it
 
     def settings(name: str, *models: Path, **options: object) -> dict:
         with pytest.raises(KeyboardInterrupt):
@@ -81,9 +84,9 @@ def test_without_a_model_it_is_the_embedded_one_with_few_tokens(model, tmp_path,
 
     embedded = settings("embedded")
     assert (embedded["model"], embedded["text"], len(embedded["languages"])) == ("embedded:tiny", "help", 12)
-    assert (embedded["tokens"], embedded["evaluation_tokens"], embedded["widths"]) == (512, 1536, [3, 8])
-    assert [baseline["name"] for baseline in embedded["baselines"]] == ["gptq:mix=english", "rtn"]
+    assert (embedded["tokens"], embedded["evaluation_tokens"], embedded["more_bits"]) == (512, 1536, [])
+    assert [baseline["name"] for baseline in embedded["baselines"]] == ["gptq:mix=english"]
     chosen = settings("chosen", languages=["eng", "heb"])  # the help has no Hebrew
     assert (chosen["model"], chosen["text"], chosen["tokens"]) == ("embedded:tiny", "udhr", 512)
     other = settings("other", model, group="channel", languages=["eng", "heb"])
-    assert (other["model"], other["tokens"], other["widths"]) == (str(model), 4096, [2, 3, 6, 8])
+    assert (other["model"], other["tokens"], other["baselines"]) == (str(model), 4096, chosen["baselines"])

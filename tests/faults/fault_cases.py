@@ -98,7 +98,21 @@ def cases(model: Path, base: Path) -> tuple[Case, ...]:
     steps = ("--model-steps", "2", "--block-steps", "1")
     scores = ("evaluate", b, "--reference", m, "--out", f"{OUT}/scores.json", *TEXT)
     compare = ("compare", m, "--policies", "rtn,mse", *SHAPE, *TEXT, *FEW, "--evaluation-tokens", "48")
-    run = ("run", m, "--out", f"{OUT}/out", "--policy", "gptq", "--baselines", "rtn", "--widths", "3", *SHAPE, *TEXT)
+    run = (
+        "run",
+        m,
+        "--out",
+        f"{OUT}/out",
+        "--policy",
+        "gptq",
+        "--baselines",
+        "rtn",
+        "--more-bits",
+        "3",
+        "--audit",
+        *SHAPE,
+        *TEXT,
+    )
     return (
         Case("quantize rtn", (*quantize, "--policy", "rtn"), again=("--resume",), every=2),
         Case("quantize gptq", (*quantize, "--policy", "gptq", *TEXT, *FEW), again=("--resume",), every=9),

@@ -29,6 +29,7 @@ from fairbits.forward.tokenize import open_corpus_for, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import Capacity
+from fairbits.models.sketched_checkpoint import SketchedCheckpoint
 from fairbits.quantization.evidence import Evidence, Form, How, LanguageWeights, Sensitivity, Thresholds
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.quantization.policies import DEFAULT, decide, find_policy
@@ -70,6 +71,15 @@ class ResourceEstimate:
         parts = self.parts(stage)
         return max(parts.pop("written", 0.0), sum(parts.values()))
 
+    @property
+    def dropped(self) -> dict[str, float]:
+        """The seconds of what is not needed, by the option that drops it."""
+        seconds: dict[str, float] = {}
+        for stage in self.stages:
+            if stage.dropped:
+                seconds[stage.dropped] = seconds.get(stage.dropped, 0.0) + self.time(stage)
+        return seconds
+
     def as_data(self) -> dict[str, Any]:
         stages = [
             {
@@ -91,6 +101,7 @@ class ResourceEstimate:
             "rates": dict(self.rates),
             "problems": list(map(str, self.shortages)),
             "advice": self.advice,
+            "dropped": {option: round(seconds, 2) for option, seconds in self.dropped.items()},
         }
 
 
@@ -250,10 +261,12 @@ def estimate_workload(
     checkpoint: Checkpoint, workload: Workload[Any], text: TokenizedText | None, *, device: str, out: str | Path | None
 ) -> ResourceEstimate:
     """Returns what a job takes, after a few seconds of measurement on a sample of `text`; nothing is left in `out`."""
-    capacity, stages = free_here(device, out), workload.stages()
+    counter, capacity, stages = WorkCounter(checkpoint, device), free_here(device, out), workload.stages()
+    if isinstance(checkpoint, SketchedCheckpoint):
+        stages = (counter.dequantization(), *stages)
     missing = shortages(stages, capacity)
     what_to_do = advice(missing[0], workload, capacity) if missing else None
-    clock, rates = Clock(WorkCounter(checkpoint, device), text, existing_directory(out)), dict[str, float]()
+    clock, rates = Clock(counter, text, existing_directory(out)), dict[str, float]()
     for stage in stages:
         for kind in (kind for kind, amount in stage.work.items() if amount):
             if kind not in rates:

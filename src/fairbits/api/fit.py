@@ -15,7 +15,7 @@ import torch
 
 from fairbits.api.memory_needed import Held, Stage, TextSize, WorkCounter
 from fairbits.core.errors import InputError, MemoryLimitError, is_out_of_memory
-from fairbits.core.progress import Progress
+from fairbits.core.progress import NumberedProgress, Progress
 from fairbits.core.units import readable_size
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
@@ -202,27 +202,24 @@ def within_memory(
 ) -> Iterator[Progress]:
     """Gives the progress function for a job, which is refused if it certainly needs more than is free (`check`).
 
-    Memory that runs out nevertheless becomes a MemoryLimitError: it names the stage, and settings that fit.
+    It numbers the stages, unless the job is a part of one whose stages are numbered. Memory that runs out nevertheless
+    becomes a MemoryLimitError: it names the stage, and settings that fit.
     """
+    numbered = isinstance(progress, NumberedProgress)
+    stages = workload.stages() if check or not numbered else ()
     if check:
         capacity = free_here(device, out)
-        for shortage in shortages(workload.stages(), capacity):
+        for shortage in shortages(stages, capacity):
             if shortage.certain:
                 raise InputError(f"{shortage}; {advice(shortage, workload, capacity)}")
-    stage = ""
-
-    def remember(what: str, done: float, total: float) -> None:
-        nonlocal stage
-        stage = what
-        if progress is not None:
-            progress(what, done, total)
-
+    shown = () if numbered else [(stage.reported, stage.cost) for stage in stages if stage.reported]
+    show = NumberedProgress(progress, shown)
     try:
-        yield remember
+        yield show
     except Exception as problem:
         if not is_out_of_memory(problem):
             raise
-        where = f"while {stage}" if stage else "at the start"
+        where = f"while {show.stage}" if show.stage else "at the start"
         what = f"the memory of {device}" if is_gpu(device) else "the memory of this machine"
         match = WANTED.search(str(problem))
         wanted = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0

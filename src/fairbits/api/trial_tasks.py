@@ -10,7 +10,7 @@ from fairbits.api.make_plan import plan as make_plan
 from fairbits.comparison.plan_trial import PlanResult, PlanTrial
 from fairbits.comparison.stored_trials import StoredTrials
 from fairbits.core.errors import InputError
-from fairbits.core.progress import Progress
+from fairbits.core.progress import QUANTIZED, REFERENCE, ROUNDING, NumberedProgress, Progress
 from fairbits.core.task_pool import Cluster, Resources, TaskPool, open_pool
 from fairbits.core.version import __version__
 from fairbits.models.checkpoint import Checkpoint
@@ -119,7 +119,9 @@ def run_trials(
 
         left = {name: trial for name, trial in tasks.items() if name not in done}
         needs = dict.fromkeys(left, task_resources([work.checkpoint], work.device, pool))
-        pool.run(left, work, resources=needs, on_result=keep, progress=progress)
+        stages = [f"{trial.label}: {part}" for trial in left.values() for part in (ROUNDING, QUANTIZED)]
+        show = NumberedProgress(progress, [(stage, 0.0) for stage in (REFERENCE, *stages)])
+        pool.run(left, work, resources=needs, on_result=keep, progress=show)
     return [done[trial.name] for trial in trials]
 
 

@@ -1,5 +1,6 @@
 """The command line. READ FIRST: every command has a module here, with its flags and what it prints."""
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +64,8 @@ def fairbits(
 def main() -> None:
     """Runs the command line; an error ends it with one line and an exit code, see `fairbits.cli.lazy_group`."""
     hush(False)
+    # threads that wait let others compute; libgomp reads it when torch is imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     end_on_sigterm()
     if not this_process().leads:
         silence()

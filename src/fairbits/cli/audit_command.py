@@ -62,6 +62,7 @@ def audit(
     from fairbits.auditing.audit_file import check_audit_target, round_floats
     from fairbits.forward.statistics import largest_group
     from fairbits.models.checkpoint import Checkpoint
+    from fairbits.models.sketched_checkpoint import open_sketch
 
     if out_file is not None:
         check_audit_target(out_file)  # before anything that takes time
@@ -70,7 +71,7 @@ def audit(
     shared = None if group == "auto" else options.parse_group(group)
     names = options.language_names(languages)
     device = compute.choose_device(device)
-    opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
+    opened = (open_sketch if dry_run else Checkpoint)(model, trust_remote_code=trust_remote_code, revision=revision)
     shared = largest_group(opened) if shared is None else shared
     scheme = Scheme(bits, shared, clip)  # type: ignore[arg-type]  # one of the two
     if dry_run:

@@ -35,6 +35,8 @@ def estimate_tables(estimate: "ResourceEstimate") -> list[Table]:
 
 def _notes(estimate: "ResourceEstimate") -> Iterator[str]:
     yield "times follow from rates measured just now; other work on this machine changes them"
+    for option, seconds in estimate.dropped.items():
+        yield f"{option} saves {duration(seconds)}"
     if estimate.held.scratch:
         yield f"{readable_size(estimate.held.scratch)} of the disk are temporary files"
     for shortage in estimate.shortages:

@@ -47,12 +47,14 @@ def evaluate(
     from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
+    from fairbits.models.sketched_checkpoint import open_sketch
 
     options.check_out(out_file, "scores.json")  # before anything that takes time
     names = options.language_names(languages)
     device = compute.choose_device(device)
-    after = Checkpoint(quantized, trust_remote_code=trust_remote_code)
-    before = Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision)
+    opened = open_sketch if dry_run else Checkpoint
+    after = opened(quantized, trust_remote_code=trust_remote_code)
+    before = opened(reference, trust_remote_code=trust_remote_code, revision=revision)
     if dry_run:
         request = TextRequest("evaluation", tokens, sequence, seed)
         with stages("measuring this machine"):

@@ -63,7 +63,7 @@ Trust = Annotated[bool, flag("--trust-remote-code", help="Run Python code that c
 DryRun = Annotated[
     bool,
     flag(
-        "--dry-run", help="Only estimate time, memory and disk on this machine; takes a few seconds and writes nothing."
+        "--dry-run", help="Only estimate time, memory and disk on this machine; takes some 20 seconds, writes nothing."
     ),
 ]
 Json = Annotated[bool, flag("--json", help="Print the result as JSON.")]

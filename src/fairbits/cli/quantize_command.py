@@ -101,11 +101,12 @@ def quantize(
     from fairbits.api.quantize import check_quantize, draft_device
     from fairbits.api.quantize import quantize as run_quantize
     from fairbits.models.checkpoint import Checkpoint
+    from fairbits.models.sketched_checkpoint import open_sketch
     from fairbits.quantization.gptq.ranks import Ranks
 
     if dry_run:
         chosen = policy_options.plan_options(locals() | policy_arguments)
-        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
+        checkpoint = open_sketch(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
         estimate = _estimate(checkpoint, chosen, out=out_directory, plan_file=plan_file, resume=resume, device=device)
         print_estimates([estimate], as_json=as_json)
         return

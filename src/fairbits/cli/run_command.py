@@ -56,15 +56,22 @@ def run(
     baselines: Annotated[
         str | None,
         options.option(
-            "Policies to compare with, or none; the report leads with the first. Default: gptq:mix=english, rtn; "
-            "on the declaration, the default text, rtn comes first.",
+            "Policies to compare with, such as gptq:mix=english,rtn; or none. The report leads with the first. "
+            "Default: rtn, plain rounding; demo: gptq:mix=english.",
             "NAMES",
             policy_options.complete_policies,
         ),
     ] = None,
     bits: options.Bits = 4,
-    widths: Annotated[
-        str | None, options.option("More bit widths to evaluate, or none (default: 2,3,6,8; demo: 3,8).", "LIST")
+    more_bits: Annotated[
+        str | None, options.option("Bits at which the policy is evaluated too, such as 3,8. Default: none.", "LIST")
+    ] = None,
+    audit: Annotated[
+        bool | None,
+        options.flag(
+            "--audit/--no-audit",
+            help="Audit the model too, so that the report explains the damage. Default: demo only.",
+        ),
     ] = None,
     group: policy_options.PlanGroup = None,
     embeddings: policy_options.Embeddings = None,
@@ -85,7 +92,7 @@ def run(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Do the whole job: audit, quantize, evaluate against baselines, and write a report, all in one directory.
+    """Do the whole job: quantize, evaluate against a baseline, and write a report, all in one directory.
 
     To resume an interrupted run, run the same command again. With several models, each has a subdirectory in DIR,
     and a model that fails does not stop the rest.
@@ -93,25 +100,27 @@ def run(
     Examples:
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
-      fairbits run ./model --text texts --bits 3 --baselines rtn --widths none
+      fairbits run ./model --text texts --bits 3 --audit --more-bits 2,4 --baselines rtn,mse
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
     from fairbits.api.run.many_models import run_many
     from fairbits.api.run.run_settings import estimate_run, recorded_device
     from fairbits.models.checkpoint import Checkpoint
+    from fairbits.models.sketched_checkpoint import open_sketch
 
     cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
     names = options.language_names(languages)
     here = compute.device_here(device, cluster, earlier=recorded_device(out_directory))
     several = models is not None and len(models) > 1  # then each may resume on another device
-    checkpoints = [Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision) for model in models or ()]
+    opened = open_sketch if dry_run else Checkpoint
+    checkpoints = [opened(model, trust_remote_code=trust_remote_code, revision=revision) for model in models or ()]
     arguments = {
-        **options.pick(locals(), "policy bits text tokens evaluation_tokens sequence seed"),
+        **options.pick(locals(), "policy bits text tokens evaluation_tokens sequence seed audit"),
         "baselines": [] if baselines == "none" else options.split_names(baselines),
         **policy_options.policy_values({"group": group, "embeddings": embeddings}),
         "languages": names,
-        "widths": None if widths is None else [] if widths == "none" else parse_bits(widths, "--widths"),
+        "more_bits": parse_bits(more_bits, "--more-bits") if more_bits not in (None, "none") else [],
         "device": device if several else here,
     }
     if dry_run:

@@ -10,18 +10,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from fairbits.core.errors import printable
-from fairbits.core.progress import Progress
+from fairbits.core.progress import BYTES, Progress, unit_of
 from fairbits.core.table import Table, render_tables
 from fairbits.core.torchrun import this_process
 
 BROKEN_PIPE = 141
 """Exit code when the reader, such as `head`, has closed the pipe: 128 plus the number of the signal, as in shells."""
 EVERY = 30.0  # seconds between two lines about one stage where there is no terminal
+FIRST = 1.0  # seconds of a stage after which its speed means something
 
 
 class Screen(Console):
@@ -48,60 +49,81 @@ def silence() -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
-class Amount(ProgressColumn):
-    """How much of the total is done, and how fast."""
+class Pace:
+    """How far a stage is, in words. `began` is when it was first reported, with what an earlier run had done."""
 
-    def render(self, task: Task) -> Text:
-        """Returns, for example, 1.3k of 1.8k, 420/s; nothing if the total is not known."""
-        if not task.total:
-            return Text()
-        return Text(
-            f"{short_number(task.completed)} of {short_number(task.total)}, {short_number(task.speed or 0)}/s",
-            style="dim",
-        )
+    def __init__(self, stage: str, began: float, done: float = 0) -> None:
+        self.stage = stage
+        self._began, self._before = began, done
+
+    def words(self, done: float, total: float, now: float) -> str:
+        """Returns, for example, 3 of 18 blocks, 12 s per block, about 3 min left; nothing if nothing is known."""
+        from fairbits.core.units import readable_size  # with numpy, which --help does not need
+
+        if not total:
+            return ""
+        unit, seconds, fresh = unit_of(self.stage), now - self._began, done - self._before
+        if unit == BYTES:
+            amount = f"{readable_size(done)} of {readable_size(total)}"
+        else:
+            amount = f"{short_number(int(done))} of {short_number(total)}{'' if unit is None else f' {unit}s'}"
+        if fresh <= 0 or seconds < FIRST:
+            return amount
+        rate = fresh / seconds
+        speed = f"{readable_size(rate)}/s" if unit == BYTES else f"{short_number(rate)} {unit}s/s"
+        if unit is None:
+            speed = f"{short_number(rate)}/s"
+        elif unit != BYTES and rate < 1:
+            speed = f"{duration(1 / rate)} per {unit}"
+        left, later = max(total - done, 0) / rate, getattr(self.stage, "later", None)
+        remaining = f"about {rough_duration(left)} left"
+        if later:
+            remaining += f" in this stage, {rough_duration(left + later * total / rate)} in all"
+        return ", ".join([amount, speed, *([remaining] if done > total / 50 else [])])
 
 
 @contextmanager
 def stages(first: str) -> Iterator[Progress]:
     """Yields the progress function of a command, which begins with the stage `first`.
 
-    A terminal shows a bar with the rate and the time left, and clears it at the end. Elsewhere, as in the log of a CI
-    system, every stage prints a line when it begins and another every half minute.
+    A terminal shows a bar, and clears it at the end. Elsewhere, as in the log of a CI system, every stage prints a line
+    when it begins and another every half minute. Both say how far the stage is, how fast, and what time is left.
     """
     if not err.file.isatty() or err.is_dumb_terminal:  # FORCE_COLOR does not turn a log into a terminal
         show = line_printer()
         show(first, 0, 0)
         yield show
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), Amount(), TimeRemainingColumn())
+    words = TextColumn("{task.fields[words]}", style="dim", markup=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(12), words, TimeElapsedColumn())
     with ProgressBar(*columns, console=err, transient=True, disable=err.quiet) as progress:
-        task = progress.add_task(first, total=None)
+        task = progress.add_task(first, total=None, words="")
+        pace = Pace(first, monotonic())
 
         def show_bar(what: str, done: float, total: float) -> None:
-            description = printable(what)
-            if progress.tasks[0].description != description:
-                progress.reset(task, description=description, total=total)
-            progress.update(task, completed=done, total=total)
+            nonlocal pace
+            if what != pace.stage:
+                pace = Pace(what, monotonic(), done)
+                progress.reset(task, description=printable(what), total=None, words="")
+            words = pace.words(done, total, monotonic())
+            progress.update(task, completed=done, total=total or None, words=words)
 
         yield show_bar
 
 
 def line_printer(clock: Callable[[], float] = monotonic) -> Progress:
     """Returns a function that prints one line when a stage begins, and another every half minute."""
-    stage, began, printed = "", 0.0, 0.0
+    pace, printed = Pace("", 0.0), 0.0
 
     def show(what: str, done: float, total: float) -> None:
-        nonlocal stage, began, printed
+        nonlocal pace, printed
         now = clock()
-        if what != stage:
-            stage, began, printed = what, now, now
+        if what != pace.stage:
+            pace, printed = Pace(what, now, done), now
             print_notes([f"{what} …"])
         elif now - printed >= EVERY and done:
             printed = now
-            rate = done / (now - began)
-            early = done <= total / 10
-            left = "" if early else f", {duration(max(total - done, 0) / rate)} left"
-            print_notes([f"{what}: {short_number(done)} of {short_number(total)}, {short_number(rate)}/s{left}"])
+            print_notes([f"{what}, {pace.words(done, total, now)}"])
 
     return show
 
@@ -119,6 +141,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def rough_duration(seconds: float) -> str:
+    """Returns a time that is only an estimate: in whole seconds, minutes, or hours and minutes."""
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def short_number(number: float) -> str:

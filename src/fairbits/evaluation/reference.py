@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.core.progress import Progress
+from fairbits.core.progress import QUANTIZED, REFERENCE, Progress, begin
 from fairbits.evaluation.divergence import DocumentSums, compare_logits
 from fairbits.evaluation.hidden_states import HiddenStates, evaluated_model, predicted_positions
 from fairbits.evaluation.scores import Scores
@@ -56,6 +56,7 @@ class ReferenceModel:
         progress: Progress | None = None,
     ) -> "ReferenceModel":
         """Returns the reference of a model, after one pass over the requested text; it can score quantized models."""
+        begin(progress, REFERENCE)
         setting = EvaluationSetting.of(checkpoint, corpus, request)
         text = tokenize_corpus(checkpoint, corpus, request=request, least=1)
         short = short_text_notes(text, request, parallel=corpus.parallel)
@@ -75,10 +76,11 @@ class ReferenceModel:
         progress: Progress | None = None,
     ) -> "ReferenceModel":
         """Returns the reference of a model, after one pass over the text; the head of a loaded one must not change."""
+        begin(progress, REFERENCE)
         evaluated = evaluated_model(model, text, device=device)
         with ExitStack() as stack:  # a failed pass leaves no file
             file = stack.enter_context(tempfile.TemporaryFile())
-            states = evaluated.features("evaluating the reference model", progress)
+            states = evaluated.features(REFERENCE, progress)
             features, dtype = _write_features(file, states, text)
             stack.pop_all()
         notes = (*evaluated.notes, *(() if evaluated.separate else (WHOLE,)))
@@ -101,12 +103,13 @@ class ReferenceModel:
         self, model: PreTrainedModel | Checkpoint, *, device: str = "cpu", progress: Progress | None = None
     ) -> DocumentSums:
         """Returns how a quantized model, loaded or not, differs from the reference, after one pass over the text."""
+        begin(progress, QUANTIZED)
         evaluated = evaluated_model(model, self.text, device=device)
         sums = torch.zeros(5, len(self.text.lang), dtype=torch.float64)
         token_kl, token_margin = torch.empty(2, predicted_positions(self.text))
         token_document = torch.empty(len(token_kl), dtype=torch.long)
         done = 0
-        for states in evaluated.features("evaluating the quantized model", progress):
+        for states in evaluated.features(QUANTIZED, progress):
             for part in states.split(evaluated.logit_positions):
                 at = slice(done, done + len(part.labels))
                 a, b = self.logits(at, device=device), evaluated.head(part.features)

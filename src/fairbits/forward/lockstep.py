@@ -38,7 +38,7 @@ from fairbits.core.memory import (
     GPU_BLOCK_ACTIVATIONS_BYTES,
     GPU_BLOCK_POSITIONS,
 )
-from fairbits.core.progress import Progress
+from fairbits.core.progress import Progress, begin
 from fairbits.forward.batches import Batch
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.device import is_gpu
@@ -191,14 +191,15 @@ class VisitProgress:
     """Reports how much of a stage is done, from the visits of batches to blocks; `total` may be in another unit."""
 
     def __init__(self, progress: Progress | None, stage: str, *, visits: int = 0, total: int | None = None) -> None:
-        self._progress, self._stage, self._total, self._done = progress, stage, total, 0
-        self.visits = visits
+        self._progress, self._stage, self._done = progress, stage, 0
+        self.visits, self.total = visits, total
+        begin(progress, stage)
 
     def add(self, count: int = 1) -> None:
         self._done += count
         if self._progress is not None:
-            total = self.visits if self._total is None else self._total
-            self._progress(self._stage, total * self._done // max(self.visits, 1), total)
+            total = self.visits if self.total is None else self.total
+            self._progress(self._stage, total * self._done / max(self.visits, 1), total)
 
     def counting(self, start: Before) -> Before:
         """Returns a function that starts a batch and counts its visit."""

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError, is_out_of_memory
 from fairbits.core.memory import ERROR_ROWS, LOGIT_POSITIONS, WHOLE_MODEL_BYTES
-from fairbits.core.progress import Progress
+from fairbits.core.progress import READING, Progress, begin
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.batches import batches
 from fairbits.forward.body_and_head import input_gradients, positions_per_batch, recompute_in_backward, split_head
@@ -140,6 +140,7 @@ def is_streamed(settings: PassSettings) -> bool:
 
 def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
     text = settings.text
+    begin(settings.progress, READING)
     model = settings.checkpoint.load(settings.dtype, device=settings.device, read_only=True)
     recorder, scores = settings.recorder(model), LossSums(len(text.lang))
     for parameter in model.parameters():
@@ -158,7 +159,7 @@ def _whole_pass(settings: PassSettings) -> tuple[Recorder, LossSums]:
             recorder.finish()
             done += int(batch.main.real.sum() if batch.encoder is None else batch.encoder.real.sum())
             if settings.progress is not None:
-                settings.progress("reading text", min(done, total), total)
+                settings.progress(READING, min(done, total), total)
     return recorder, scores
 
 

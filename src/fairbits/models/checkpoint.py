@@ -279,7 +279,12 @@ class Checkpoint:
         return copied
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Returns the tokenizer; an untrusted one is first opened in another process, with limits."""
+        """Returns the tokenizer, the same object each time; do not change it."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, which takes seconds to read; an untrusted one is first opened in another process."""
         if self.kind not in ("embedded", "memory"):
             check_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)
         return load_tokenizer(self.directory, trust_remote_code=self.trust_remote_code)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairbits.core.array_checks import Floats, near_one, representable, weights_vector
 from fairbits.core.errors import InputError
 from fairbits.core.memory import COUNTED_WEIGHTS, SUMMED_WEIGHTS
-from fairbits.core.progress import Progress
+from fairbits.core.progress import Progress, begin
 from fairbits.models.checkpoint import Checkpoint
 
 
@@ -130,6 +130,7 @@ def weight_moments(checkpoint: Checkpoint, *, progress: Progress | None = None) 
     tensors: dict[str, WeightMoments] = {}
     skipped: dict[str, str] = {}
     done, total = 0, sum(info.nbytes for info in checkpoint.tensors.values())
+    begin(progress, "reading weights")
     for info, tensor in checkpoint.stream():
         if info.dtype not in FORMATS or not tensor.numel():
             skipped[info.name] = f"it holds {tensor.numel()} element(s) of {info.dtype}"

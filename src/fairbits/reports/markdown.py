@@ -103,17 +103,18 @@ def _remake_command(content: Mapping[str, Any]) -> list[Any] | None:
     if settings is None:
         return None if provenance["policy"] is None else quantize_command(content)
     policy, *baselines = (method["name"] for method in content["methods"])
-    widths = settings.get("widths", ())
+    more_bits = settings.get("more_bits", ())
     values = {
         **{name: settings.get(name) for name in ("bits", "group", "embeddings")},
         "languages": _codes(content),
         "baselines": ",".join(baselines) or "none",
-        "widths": (",".join(map(str, widths)) if isinstance(widths, list | tuple) else str(widths)) or "none",
+        "more_bits": (",".join(map(str, more_bits)) if isinstance(more_bits, list | tuple) else str(more_bits)) or None,
         **{name: settings.get(name) for name in ("tokens", "evaluation_tokens", "sequence", "seed")},
     }
     options = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value is not None}
     options |= _text_option(provenance["evaluation"], "evaluation")
-    return ["fairbits", "run", content["model"], "--policy", policy, *chain.from_iterable(options.items())]
+    audit = [] if content.get("blocks") is None else ["--audit"]
+    return ["fairbits", "run", content["model"], "--policy", policy, *chain.from_iterable(options.items()), *audit]
 
 
 def quantize_command(content: Mapping[str, Any]) -> list[Any]:

@@ -103,7 +103,7 @@ def test_commands_refuse_before_they_write(little: Callable[..., None], llama: C
     with pytest.raises(InputError, match=r"evaluate the .* model needs about .* of RAM"):
         evaluate(tmp_path / "w4", reference=llama, languages=["eng", "heb"], tokens=64)
     with pytest.raises(InputError, match=r"needs about .* of RAM"):
-        run(llama, out=tmp_path / "run", widths=[], **SMALL)
+        run(llama, out=tmp_path / "run", **SMALL)
     little(disk=1000)
     with pytest.raises(InputError, match="disk space for what it writes, and 1 kB are free; free some space"):
         quantize(llama, gptq_plan, out=tmp_path / "other")

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from fairbits.cli import terminal
+from fairbits.core.progress import StageName
 
 
 class Terminal(io.StringIO):
@@ -39,7 +40,7 @@ def test_stages_show_what_is_done_how_much_and_how_fast(screen) -> None:
         show("reading weights", 13_000_000, 26_000_000)
     sent = screen.getvalue()
     assert "reading weights" in sent
-    assert "13.0M of 26.0M, " in sent
+    assert "13 MB of 26 MB" in sent
     assert not sent.rstrip().endswith("M")  # the line is taken away in the end
 
 
@@ -72,9 +73,18 @@ def test_a_long_stage_says_every_half_minute_how_far_it_is(log) -> None:
         show("reading text", done, 1240)
     assert log.getvalue().splitlines() == [
         "reading text …",
-        "reading text: 310 of 1.2k, 10/s, 1 min 33 s left",
-        "reading text: 620 of 1.2k, 10/s, 1 min 2 s left",
+        "reading text, 310 of 1.2k tokens, 10 tokens/s, about 2 min left",
+        "reading text, 620 of 1.2k tokens, 10 tokens/s, about 62 s left",
     ]
+
+
+def test_a_slow_stage_says_the_time_of_one_and_what_is_left_in_all() -> None:
+    stage = StageName.after("stage 2 of 5", "rounding blocks", later=2.0)
+    pace = terminal.Pace(stage, began=0.0, done=1)  # an earlier run has done one
+    assert pace.words(1.4, 18, 0.5) == "1 of 18 blocks"
+    assert pace.words(4, 18, 36.0) == ("4 of 18 blocks, 12 s per block, about 3 min left in this stage, 10 min in all")
+    assert terminal.Pace("measuring", 0.0).words(30, 60, 10.0) == "30 of 60, 3/s, about 10 s left"
+    assert terminal.Pace("measuring", 0.0).words(0, 0, 10.0) == ""
 
 
 @pytest.mark.parametrize("kind", ["screen", "log"])

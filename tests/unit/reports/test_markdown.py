@@ -199,7 +199,7 @@ def test_text_of_others_stays_text_wherever_it_stands(report_content, odd: str) 
     modified["notes"] = [{"from": odd, "text": odd}]
     modified["provenance"]["policy"] = {"name": odd, "settings": {"mix": odd, "group": odd}}
     modified["provenance"]["calibration"]["text"] = modified["allocation"]["outside"][0]["role"] = odd
-    modified["provenance"]["run"] |= {"widths": [odd], "group": odd, "embeddings": odd}
+    modified["provenance"]["run"] |= {"more_bits": [odd], "group": odd, "embeddings": odd}
     for method in modified["methods"]:
         method |= {"name": odd, "target": odd}
     modified["languages"][0] |= {"name": odd, "code": odd}
@@ -236,7 +236,7 @@ RUN_RECORD: dict[str, Any] = {
     "versions": {},
     "fingerprint": "",
     "policy": "gptq",
-    "settings": {"bits": 4, "group": 16, "widths": []},
+    "settings": {"bits": 4, "group": 16, "more_bits": []},
     "hashes": {},
     "baselines": (),
     "notes": (),
@@ -254,7 +254,8 @@ def commands(section: str) -> list[list[str]]:
 
 
 def options(words: list[str]) -> dict[str, str]:
-    """Returns the options of a command, after its name, its verb and its target."""
+    """Returns the options of a command, after its name, its verb and its target; the report has an audit."""
+    words = [word for word in words if word != "--audit"]
     return dict(zip(words[3::2], words[4::2], strict=True))
 
 
@@ -262,21 +263,23 @@ def test_the_run_is_done_again_by_its_command(report_content) -> None:
     modified = copy.deepcopy(report_content)
     asked = {"bits": 3, "group": "channel", "embeddings": "keep", "tokens": 64, "evaluation_tokens": 96}
     asked |= {"sequence": 64, "seed": 5}
-    modified["provenance"]["run"] = asked | {"widths": [2, 4], "device": "cpu", "text": "udhr"}
+    modified["provenance"]["run"] = asked | {"more_bits": [2, 4], "device": "cpu", "text": "udhr"}
     run, _ = commands(card(modified))
+    assert "--audit" in run
     assert run[:3] == ["fairbits", "run", report_content["model"]]
     assert options(run) == {
         "--policy": "gptq",
         "--baselines": "gptq:mix=english,rtn",
         "--languages": "eng_Latn,heb_Hebr,jpn_Jpan,swh_Latn",
-        "--widths": "2,4",
+        "--more-bits": "2,4",
         **{f"--{name.replace('_', '-')}": str(value) for name, value in asked.items()},
     }
     modified["methods"] = modified["methods"][:1]
-    modified["provenance"]["run"]["widths"] = []
+    modified["provenance"]["run"]["more_bits"] = []
     modified["languages"] = [row | {"methods": row["methods"][:1]} for row in modified["languages"]]
     again = options(commands(card(modified))[0])
-    assert (again["--baselines"], again["--widths"]) == ("none", "none")
+    assert again["--baselines"] == "none"
+    assert "--more-bits" not in again
 
 
 def test_without_a_run_the_plan_makes_the_model_again(report_content) -> None:

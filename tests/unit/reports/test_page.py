@@ -100,7 +100,7 @@ def provenance(codes: list[str]) -> dict[str, Any]:
         "calibration": text,
         "policy": {"name": "gptq", "settings": {"bits": 4, "embeddings": "keep"}},
         "weights": dict.fromkeys(codes, 1 / len(codes)),
-        "run": {"languages": codes[:2], "widths": [3, 4], "resume": False},
+        "run": {"languages": codes[:2], "more_bits": [3, 4], "resume": False},
         "files": {"scores": "ef" * 32},
         "versions": {"fairbits": "0.1.0"},
     }

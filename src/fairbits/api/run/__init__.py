@@ -1,4 +1,4 @@
-"""Run: the whole job in one directory, from audit to report; a finished part is never done twice."""
+"""Run: the whole job in one directory, from the plan to the report; a finished part is never done twice."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
 from fairbits.models.scales.scheme import Group
 from fairbits.models.swapped_model import SwappedModel
-from fairbits.quantization.evidence import audited_kappa
+from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import Embeddings
@@ -71,18 +71,20 @@ def run(
     evaluation_tokens: int | None = None,
     sequence: int = 512,
     seed: int = 0,
-    widths: Iterable[int] | None = None,
+    more_bits: Iterable[int] = (),
+    audit: bool | None = None,
     device: str = AUTO,
     progress: Progress | None = None,
     finished: Finished | None = None,
 ) -> FinishedRun:
-    """Returns the result of audit, plan, quantization, evaluation and report, all written into `out`.
+    """Returns the result of plan, quantization, evaluation and report, all written into `out`.
 
     Without a model it is a demonstration with the embedded one, with the amounts `DEMO_AMOUNTS` and, if no languages
     are given either, on the embedded help text. `policy` and `baselines` are written as for `compare`. The default
-    baselines are GPTQ calibrated on English, if that is among the languages, and rtn; on the embedded declaration rtn
-    comes first, as `usual_baselines` explains. The policy is also measured at the bit widths `widths`. The same call
-    continues an interrupted run, to the same scores; another call needs another directory.
+    baseline is rtn, or in the demonstration GPTQ calibrated on English. `more_bits` are bits per weight at which the
+    policy is measured too, without writing a model. An `audit`, which the demonstration makes by default, adds to the
+    report why languages are damaged; it can be added to a finished run. The same call continues an interrupted run, to
+    the same scores; another call needs another directory.
     """
     arguments: dict[str, Any] = {
         name: value for name, value in locals().items() if name not in ("progress", "finished")
@@ -91,7 +93,8 @@ def run(
     fitting = within_memory(run_workload(settings, out), device=settings.device, out=out, progress=progress)
     with fitting as show, open_directory(out, settings) as place:
         stages = _Stages(place, finished or (lambda *_: None), show)
-        stages.audit()
+        if settings.audit:
+            stages.audit()
         stages.quantize()
         scores = stages.evaluate()
         stages.sweep(scores)
@@ -162,8 +165,9 @@ class _Stages:
         model, corpus, device = settings.checkpoint, settings.corpus, settings.device
         with ExitStack() as stack:
             with self.timed("answers of the reference"):
+                progress = self._again if scores else self.progress
                 reference = ReferenceModel.on_corpus(
-                    model, corpus, request=settings.evaluation, device=device, progress=self.progress
+                    model, corpus, request=settings.evaluation, device=device, progress=progress
                 )
                 stack.enter_context(reference)  # here, as what reports the time may be interrupted
             if SCORES_FILE not in scores:
@@ -187,7 +191,7 @@ class _Stages:
 
     def sweep(self, scores: Mapping[str, Scores]) -> None:
         settings = self.place.settings
-        if not settings.widths:
+        if not settings.more_bits:
             return
         by_bits = {bits: scores[file] for file, bits in settings.bits_files.items()}
         by_bits[settings.bits] = scores[SCORES_FILE]
@@ -197,18 +201,17 @@ class _Stages:
         if self.place.has_sweep(sizes):
             self.finished("sweep.json", None)
             return
-        fingerprint = settings.checkpoint.fingerprint
         with self.timed("sweep.json"):
             Sweep(
                 model=settings.checkpoint.target,
-                fingerprint=fingerprint,
+                fingerprint=settings.checkpoint.fingerprint,
                 policy=settings.policy.name,
                 settings=settings.settings,
                 measure=MEASURES[0],
                 frames={bits: measured.frame(UNIT) for bits, measured in by_bits.items()},
                 sizes=sizes,
                 threshold=THRESHOLDS[UNIT],
-                max_kappa=float(audited_kappa(self.place.file("audit.json"), fingerprint).max()),
+                max_kappa=max(block.kappa for block in weight_moments(settings.checkpoint).blocks),
                 notes=notes,
             ).save(self.place.file("sweep.json"))
 
@@ -224,6 +227,10 @@ class _Stages:
         fallbacks = [f"{layer.name}: {note}" for layer in result.plan.results for note in layer.notes]
         more = [f"{count_of(len(fallbacks), 'fall-back')}, such as {fallbacks[0]}"] if fallbacks else []
         return replace(result.scores, notes=tuple(dict.fromkeys([*result.scores.notes, *plan.notes, *more])))
+
+    def _again(self, stage: str, done: float, total: float) -> None:
+        """Reports what an earlier run has done too: answers may take gigabytes, and need the head to be read."""
+        self.progress(f"{stage}, again because a run does not keep its answers", done, total)
 
     def _save(self, file: str, scores: Scores) -> Scores:
         self.place.drop(file, *MADE_OF_SCORES)

@@ -44,32 +44,35 @@ from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import DECLARATION, HELP
 
 EMBEDDED = "embedded:tiny"
-USUAL_POLICY, PLAIN = "gptq:mix=english", "rtn"  # how models are usually quantized, and the simplest way
+PLAIN, DEMO_BASELINE = "rtn", "gptq:mix=english"  # the simplest way to round, and how models are usually quantized
 LONGEST_NAME = 80
 REPORT_SECONDS = 2.0  # about what the intervals and the pages of a report take, whatever the model
 PER_TENSOR = "the audit assumes one scale per channel, because it cannot predict one per tensor"
 
 
-USUAL_AMOUNTS = 4096, 8192, (2, 3, 6, 8)
-"""Tokens per language for calibration and for evaluation, and the bit widths that are measured too, by default."""
-DEMO_AMOUNTS = 512, 1536, (3, 8)  # for the embedded model: enough to decide, and about four minutes on two cores
+USUAL_AMOUNTS, DEMO_AMOUNTS = (4096, 8192), (512, 1536)
+"""Tokens per language for calibration and for evaluation; those of the demo are enough to decide."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunSettings:
-    """A model, its text, and how it is quantized and measured; `widths` are bit widths other than `bits`, ascending."""
+    """A model, its text, and how it is quantized and measured; `more_bits` are other than `bits`, ascending.
+
+    The audit is no setting of the other results: it can be added to a finished run.
+    """
 
     checkpoint: Checkpoint
     corpus: Corpus
     policy: Variant
     baselines: tuple[Variant, ...]
     bits: int
-    widths: tuple[int, ...]
+    more_bits: tuple[int, ...]
     group: Group
     embeddings: Embeddings
     calibration: TextRequest
     evaluation: TextRequest
     device: str
+    audit: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,7 +94,7 @@ class RunSettings:
             "sequence": self.calibration.sequence,
             "seed": self.calibration.seed,
             "device": self.device,
-            "widths": list(self.widths),
+            "more_bits": list(self.more_bits),
             "languages": list(self.corpus.evaluation),
             "text": self.corpus.name,
             "parallel": self.corpus.parallel,
@@ -104,7 +107,7 @@ class RunSettings:
 
     @property
     def bits_files(self) -> dict[str, int]:
-        return {f"widths/{bits}.json": bits for bits in self.widths}
+        return {f"more-bits/{bits}.json": bits for bits in self.more_bits}
 
     @property
     def measured_files(self) -> dict[str, tuple[Variant, int]]:
@@ -166,48 +169,49 @@ def prepare_run(
     evaluation_tokens: int | None = None,
     sequence: int = 512,
     seed: int = 0,
-    widths: Iterable[int] | None = None,
+    more_bits: Iterable[int] = (),
+    audit: bool | None = None,
     device: str = AUTO,
     reading: bool = True,
 ) -> RunSettings:
-    """Returns the settings of `fairbits.run`, checked; bits that the policy cannot have are left out, with a note.
+    """Returns the settings of `fairbits.run`, checked.
 
     Without `reading` the model has no fingerprint, for which all weights would be read.
     """
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint(EMBEDDED if model is None else model)
     checkpoint = checkpoint if reading else checkpoint.without_fingerprint()
-    usual_tokens, usual_evaluation_tokens, usual_widths = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
+    usual_tokens, usual_evaluation_tokens = DEMO_AMOUNTS if model is None else USUAL_AMOUNTS
     if model is None and languages is None and text is None:
         text = HELP
     evaluated = usual_evaluation_tokens if evaluation_tokens is None else evaluation_tokens
+    audit = model is None if audit is None else audit
     calibration = TextRequest("calibration", usual_tokens if tokens is None else tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluated, sequence, seed)
     device = resolve_device(device, earlier=recorded_device(out))
     whole("bits", bits, least=2, most=8)
-    requested = listed("widths", usual_widths if widths is None else widths)
-    more_bits = sorted({whole("a width", width, least=2, most=8) for width in requested} - {bits})
+    others = sorted({whole("more_bits", other, least=2, most=8) for other in listed("more_bits", more_bits)} - {bits})
     chosen = variant(policy)
     compared = None if baselines is None else [variant(name) for name in dict.fromkeys(listed("baselines", baselines))]
     if compared is not None and chosen.name in {baseline.name for baseline in compared}:
         raise InputError(f"{chosen.name} is the policy, so it cannot be a baseline too; give others, or none")
     corpus = corpus_for(checkpoint, languages=languages, text=text)
     if compared is None:
-        compared = usual_baselines(chosen, corpus, enough_english=text not in (None, DECLARATION))
+        compared = usual_baselines(chosen, corpus, demo=model is None and text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
     check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
-    kept, notes = _possible_bits(checkpoint, corpus, chosen, more_bits, common)
-    notes += [PER_TENSOR] if group == "tensor" else []
+    check_variants(checkpoint, corpus, [chosen], widths=others, common=common)
     settings = RunSettings(
         checkpoint=checkpoint,
         corpus=corpus,
         policy=chosen,
         baselines=tuple(compared),
         bits=bits,
-        widths=tuple(kept),
+        more_bits=tuple(others),
         calibration=calibration,
         evaluation=evaluation,
         device=device,
-        notes=tuple(notes),
+        audit=audit,
+        notes=(PER_TENSOR,) if audit and group == "tensor" else (),
         **common,  # type: ignore[arg-type]  # which check_variants has checked
     )
     for request, least in ((calibration, LEAST_DOCUMENTS), (evaluation, 1)):
@@ -216,27 +220,13 @@ def prepare_run(
     return settings
 
 
-def _possible_bits(
-    checkpoint: Checkpoint, corpus: Corpus, policy: Variant, widths: Iterable[int], common: dict[str, Any]
-) -> tuple[list[int], list[str]]:
-    kept, notes = list[int](), list[str]()
-    for bits in widths:
-        try:
-            check_variants(checkpoint, corpus, [policy], widths=[bits], common=common)
-            kept.append(bits)
-        except InputError as problem:
-            notes.append(f"not measured: {problem}")
-    return kept, notes
+def usual_baselines(policy: Variant, corpus: Corpus, *, demo: bool) -> list[Variant]:
+    """Returns the default baseline: rtn, which costs one evaluation; none if it is the policy.
 
-
-def usual_baselines(policy: Variant, corpus: Corpus, *, enough_english: bool) -> list[Variant]:
-    """Returns the default baselines: GPTQ calibrated on English, if the text has English, and rtn.
-
-    The headline of the report compares with the first. For the embedded declaration this is rtn, because its English
-    has few tokens: calibrated on so little text, GPTQ looks worse than it is.
+    The demonstration compares with GPTQ calibrated on English, if its text has English.
     """
-    usual = [*([USUAL_POLICY] if ENGLISH in corpus.calibration else []), PLAIN]
-    return [variant(name) for name in (usual if enough_english else usual[::-1]) if name != policy.name]
+    usual = DEMO_BASELINE if demo and ENGLISH in corpus.calibration else PLAIN
+    return [variant(usual)] if usual != policy.name else []
 
 
 def file_name(name: str) -> str:
@@ -318,18 +308,30 @@ def _stages(settings: RunSettings) -> Iterator[Stage]:
 
     evaluated = TextSize.of(text(settings.evaluation, settings.corpus.evaluation))
     yield counter.fingerprint()
-    yield counter.audit(TextSize.of(text(settings.calibration, settings.corpus.calibration)))
+    if settings.audit:
+        audit = counter.audit(TextSize.of(text(settings.calibration, settings.corpus.calibration)))
+        yield replace(audit, dropped="--no-audit")
     yield from quantization(settings.policy, settings.bits, name=f"quantize: {settings.policy.name}", written=True)
     yield counter.evaluation(evaluated, name="evaluate the reference model", reference=True)
     yield counter.evaluation(evaluated, name="evaluate the quantized model")
     for policy, bits in settings.measured_files.values():
         name = f"{policy.name}, {bits} bits"
         loaded = counter.on_device(4.0 * counter.model.weights)  # the model stays in memory
+        option = _option_without(settings, policy, bits)
         for stage in quantization(policy, bits, name=name, written=False):
             held = replace(stage.held, gpu=stage.held.gpu + loaded.gpu, ram=stage.held.ram + loaded.ram)
-            yield replace(stage, held=held)
-        yield counter.evaluation(evaluated, name=f"evaluate {name}", loaded=True)
+            yield replace(stage, held=held, reported=stage.reported and f"{name}: {stage.reported}", dropped=option)
+        stage = counter.evaluation(evaluated, name=f"evaluate {name}", loaded=True)
+        yield replace(stage, reported=f"{name}: {stage.reported}", dropped=option)
     yield Stage("report", {"seconds": REPORT_SECONDS}, Held())
+
+
+def _option_without(settings: RunSettings, policy: Variant, bits: int) -> str:
+    """Returns the option that drops a baseline, or bits other than those of the model."""
+    baselines = [baseline.name for baseline in settings.baselines if baseline.name != policy.name]
+    more_bits = [str(other) for other in settings.more_bits if other != bits]
+    name, others = ("--baselines", baselines) if bits == settings.bits else ("--more-bits", more_bits)
+    return f"{name} {','.join(others) or 'none'}"
 
 
 def _smaller_runs(settings: RunSettings) -> Iterator[list[tuple[str, RunSettings]]]:

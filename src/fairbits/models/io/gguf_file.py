@@ -13,7 +13,7 @@ import math
 import mmap
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,11 @@ MOST_SIDES = 4  # as in ggml
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The key-value pairs of a file, arrays (such as the vocabulary) left out, and the shapes of its tensors."""
+    """The key-value pairs of a file, the shapes of its tensors, and where arrays (such as the vocabulary) begin."""
 
     metadata: Mapping[str, Value]
     shapes: tuple[tuple[int, ...], ...]
+    arrays: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def values(self) -> int:
@@ -83,8 +84,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
             magic, version, n_tensors, n_pairs = struct.unpack_from("<4sIQQ", data, 0)
             if magic != b"GGUF" or version not in VERSIONS:
                 raise InputError(f"{path} starts with {magic!r}, version {version}; it must be GGUF, version 2 or 3")
-            metadata, position = _read_pairs(data, 24, n_pairs)
-            return GgufHeader(metadata, _read_shapes(data, position, n_tensors))
+            arrays: dict[str, int] = {}
+            metadata, position = _read_pairs(data, 24, n_pairs, arrays)
+            return GgufHeader(metadata, _read_shapes(data, position, n_tensors), arrays)
     except InputError:
         raise
     except (struct.error, ValueError) as problem:
@@ -112,13 +114,15 @@ def check_gguf_sizes(header: GgufHeader, path: Path) -> None:
             )
 
 
-def _read_pairs(data: mmap.mmap, position: int, count: int) -> tuple[dict[str, Value], int]:
+def _read_pairs(data: mmap.mmap, position: int, count: int, arrays: dict[str, int]) -> tuple[dict[str, Value], int]:
+    """Returns the pairs but for arrays, whose positions are added to `arrays`, and the position after them."""
     pairs: dict[str, Value] = {}
     for _ in range(count):
         key, position = _read_string(data, position)
         (kind,) = struct.unpack_from("<I", data, position)
         if kind == ARRAY:
-            position = _skip_array(data, position + 4)
+            arrays[key] = position + 4
+            position = skip_array(data, position + 4)
         else:
             pairs[key], position = _read_scalar(data, position + 4, kind)
     return pairs, position
@@ -153,7 +157,19 @@ def _read_string(data: mmap.mmap, position: int) -> tuple[str, int]:
     return data[position + 8 : end].decode("utf-8"), end
 
 
-def _skip_array(data: mmap.mmap, position: int) -> int:
+def read_strings(data: mmap.mmap, position: int) -> list[str]:
+    """Returns the strings of an array in a file whose header was read."""
+    _, count = struct.unpack_from("<IQ", data, position)
+    position, strings = position + 12, list[str]()
+    for _ in range(count):
+        end = _string_end(data, position)
+        strings.append(data[position + 8 : end].decode("utf-8", errors="replace"))
+        position = end
+    return strings
+
+
+def skip_array(data: mmap.mmap, position: int) -> int:
+    """Returns the position after an array; it must be within the file."""
     kind, count = struct.unpack_from("<IQ", data, position)
     position += 12
     if kind != STRING:
@@ -179,8 +195,8 @@ ITSELF_QUANTIZED = "the reference is itself quantized ("  # the note on a model 
 FULL_PRECISION = {0: "F32", 1: "F16", 32: "BF16"}  # llama.cpp's numbers for general.file_type
 
 
-def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """Returns the directory of the model in float32 (scale · code does not fit 16 bits), and a note on the file."""
+def open_header(path: Path) -> GgufHeader:
+    """Returns the header of a file that holds a whole model, checked."""
     header = read_gguf_header(path)
     metadata = header.metadata
     check_gguf(str(path))
@@ -189,11 +205,21 @@ def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
     if metadata.get("split.count", 1) not in (0, 1):
         raise InputError(f"{path} is one part of several; join them first: llama-gguf-split --merge FIRST-PART OUT")
     check_gguf_sizes(header, path)
+    return header
+
+
+def kept_name(path: Path, header: GgufHeader) -> str:
+    """Returns the name of the directory of the cache for the dequantized model."""
     versions = [f"{package}-{importlib.metadata.version(package)}" for package in ("transformers", "gguf")]
     name = "-".join(["gguf", file_sha256(path), *versions])
-    if metadata.get("tokenizer.ggml.add_bos_token") is False:
-        name += "-without-start"
-    return kept_directory(name, lambda draft: _write(path, draft, header)), (_note(metadata),)
+    return f"{name}-without-start" if header.metadata.get("tokenizer.ggml.add_bos_token") is False else name
+
+
+def dequantize_gguf(path: Path) -> tuple[Path, tuple[str, ...]]:
+    """Returns the directory of the model in float32 (scale · code does not fit 16 bits), and a note on the file."""
+    header = open_header(path)
+    directory = kept_directory(kept_name(path, header), lambda draft: _write(path, draft, header))
+    return directory, (_note(header.metadata),)
 
 
 def _write(path: Path, directory: Path, header: GgufHeader) -> None:

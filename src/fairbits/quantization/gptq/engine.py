@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import GPU_WALK_STATES_BYTES
-from fairbits.core.progress import Progress
+from fairbits.core.progress import ROUNDING, Progress
 from fairbits.forward.batches import Batch, batches
 from fairbits.forward.lockstep import Lockstep, VisitProgress, lockstep, positions_at_once
 from fairbits.forward.recorder import is_observable
@@ -65,7 +65,8 @@ def round_model(
     narrow = dtype is None and refine is None and is_gpu(device) and checkpoint.stated_dtype.itemsize == 2
     if dtype is None:
         dtype = walk_dtype(checkpoint, device) if narrow else torch.float32
-    finished, counter = finished or (lambda _index: None), VisitProgress(progress, "rounding blocks")
+    total = checkpoint.architecture.n_blocks
+    finished, counter = finished or (lambda _index: None), VisitProgress(progress, ROUNDING, total=total)
     job = BlockRounding(checkpoint, plan, finished, counter, device, dtype, narrow, refine, ranks)
     rounded = _without_text(job) if text is None else _with_text(job, text)
     return rounded if on_device or not is_gpu(device) else (block.on("cpu") for block in rounded)

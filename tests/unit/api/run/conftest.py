@@ -19,7 +19,9 @@ def small() -> dict[str, object]:
         "tokens": 64,
         "evaluation_tokens": 128,
         "sequence": 64,
-        "widths": (3,),
+        "more_bits": (3,),
+        "baselines": ("rtn", "gptq:mix=english"),
+        "audit": True,
     }
 
 

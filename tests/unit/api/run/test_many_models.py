@@ -15,7 +15,7 @@ from fairbits.core.task_pool import Cluster, TaskPool
 from fairbits.text.corpus import Corpus
 
 OPTIONS = {"languages": ["eng", "heb"], "group": 16, "tokens": 64, "evaluation_tokens": 128, "sequence": 64}
-QUICK = {**OPTIONS, "widths": (), "baselines": ["rtn"], "policy": "mse"}
+QUICK = {**OPTIONS, "baselines": ["rtn"], "policy": "mse"}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from fairbits.api.evaluate import evaluate
 from fairbits.api.run import FinishedRun, run
 from fairbits.api.run.run_settings import file_name, usual_baselines
 from fairbits.cli.run_command import next_steps, run_data, run_tables
+from fairbits.core.errors import InputError
 from fairbits.core.table import plain, render_tables
 from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.scores import Scores
@@ -22,7 +23,7 @@ from fairbits.quantization.plan import Plan
 from fairbits.quantization.policies.variants import variant
 from fairbits.text.included_texts import udhr
 
-SCORES = ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json", "widths/3.json")
+SCORES = ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json", "more-bits/3.json")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_the_directory_holds_everything(whole, model) -> None:
     record = json.loads((whole.directory / "run.json").read_text())
     source = Checkpoint(model)
     assert (record["schema"], record["policy"], record["fingerprint"]) == ("fairbits.run/1", "gptq", source.fingerprint)
-    assert record["settings"] | {"bits": 4, "seed": 0, "widths": [3], "tokens": 64} == record["settings"]
+    assert record["settings"] | {"bits": 4, "seed": 0, "more_bits": [3], "tokens": 64} == record["settings"]
     assert (
         [baseline["name"] for baseline in record["baselines"]] == ["rtn", "gptq:mix=english"] == list(whole.baselines)
     )
@@ -75,7 +76,7 @@ def test_scores_are_those_of_the_written_model(whole, model, small) -> None:
 
 def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
     swept = json.loads((whole.directory / "sweep.json").read_text())
-    three = Scores.load(whole.directory / "widths" / "3.json")
+    three = Scores.load(whole.directory / "more-bits" / "3.json")
     for code, estimate in whole.scores.frame().by_language().items():
         assert list(swept["damage"][code]) == ["3", "4"]
         assert swept["damage"][code]["4"] == estimate.to_dict()
@@ -83,11 +84,14 @@ def test_the_sweep_has_the_written_model_at_its_own_width(whole) -> None:
     assert swept["sizes"] == {"3": three.quantized.size_bytes, "4": whole.scores.quantized.size_bytes}
 
 
-def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_path, small) -> None:
-    options = small | {"languages": ["fra", "heb"], "widths": (3, 8), "group": "tensor"}
-    finished = run(model, out=tmp_path / "run", policy="mixed:rounding=nearest", baselines=[], **options)
-    width, audited = finished.notes
-    assert width.startswith("not measured: mixed:rounding=nearest at 8 bits: ")
+def test_bits_that_a_policy_cannot_have_are_refused_and_an_audit_says_what_it_assumes(model, tmp_path, small) -> None:
+    options = small | {"languages": ["fra", "heb"], "group": "tensor", "baselines": []}
+    chosen = {"out": tmp_path / "run", "policy": "mixed:rounding=nearest"}
+    with pytest.raises(InputError, match="mixed:rounding=nearest at 8 bits: "):
+        run(model, **chosen, **options | {"more_bits": (3, 8)})
+    assert not (tmp_path / "run").exists()
+    finished = run(model, **chosen, **options)
+    (audited,) = finished.notes
     assert "per channel" in audited
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["scheme"]["group"] is None
     assert list(json.loads((tmp_path / "run" / "sweep.json").read_text())["sizes"]) == ["3", "4"]
@@ -95,17 +99,17 @@ def test_a_width_that_a_policy_cannot_have_is_left_out_with_a_note(model, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("policy", "languages", "own_text", "expected"),
+    ("policy", "languages", "demo", "expected"),
     [
-        ("gptq", ("eng", "heb"), True, ["gptq:mix=english", "rtn"]),
-        ("gptq", ("eng", "heb"), False, ["rtn", "gptq:mix=english"]),  # the declaration has little English
+        ("gptq", ("eng", "heb"), True, ["gptq:mix=english"]),
+        ("gptq", ("eng", "heb"), False, ["rtn"]),
         ("gptq", ("fra", "heb"), True, ["rtn"]),  # there is no English
-        ("rtn", ("eng", "heb"), False, ["gptq:mix=english"]),
-        ("gptq:mix=english", ("eng", "heb"), True, ["rtn"]),
+        ("rtn", ("eng", "heb"), False, []),
+        ("gptq:mix=english", ("eng", "heb"), True, []),
     ],
 )
-def test_the_usual_baselines(policy, languages, own_text, expected) -> None:
-    baselines = usual_baselines(variant(policy), udhr(languages), enough_english=own_text)
+def test_the_usual_baselines(policy, languages, demo, expected) -> None:
+    baselines = usual_baselines(variant(policy), udhr(languages), demo=demo)
     assert [baseline.name for baseline in baselines] == expected
 
 
@@ -121,7 +125,7 @@ def test_names_of_files_are_safe_and_short() -> None:
 @pytest.mark.parametrize(
     ("policy", "options", "loaded"),
     [
-        ("gptq", {"widths": (), "baselines": ["rtn"]}, 4),  # for the audit, reference, quantized model, and baseline
+        ("gptq", {"more_bits": (), "baselines": ["rtn"]}, 4),  # for the audit, reference, quantized model, and baseline
         ("allocate:rounding=nearest", {"baselines": []}, 6),  # and to plan, for the model and the other width
         ("rtn", {"baselines": ["protect:k=1:sets=1:rounding=nearest"]}, 5),  # and to plan the baseline
     ],
@@ -129,7 +133,7 @@ def test_names_of_files_are_safe_and_short() -> None:
 def test_two_copies_of_a_model_are_never_in_memory(model, alive, tmp_path, policy, options, loaded, small) -> None:
     alive.clear()
     run(model, out=tmp_path / "run", policy=policy, **small | options)
-    assert (tmp_path / "run" / "sweep.json").exists() == ("widths" not in options)
+    assert (tmp_path / "run" / "sweep.json").exists() == ("more_bits" not in options)
     assert alive == [0] * loaded
 
 

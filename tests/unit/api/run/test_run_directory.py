@@ -20,7 +20,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import resolve_device
 
-SCORES = ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json", "widths/3.json")
+SCORES = ("scores.json", "baselines/rtn.json", "baselines/gptq-mix-english.json", "more-bits/3.json")
 STAGES = ("audit.json", "model", *SCORES, "sweep.json")
 
 
@@ -146,7 +146,7 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small
     (out / "model.damaged").mkdir()  # of an earlier time
     for name in ("audit.json", "baselines/rtn.json"):
         (out / name).write_text("{")
-    (out / "widths" / "3.json").unlink()  # what is missing is no damage
+    (out / "more-bits" / "3.json").unlink()  # what is missing is no damage
     rerun = run(model, out=out, **small)
     assert [note.split(": ")[0] for note in rerun.notes] == [
         "audit.json was made again",
@@ -164,7 +164,7 @@ def test_what_is_damaged_is_made_again_with_a_note(whole, model, tmp_path, small
 def test_scores_of_something_else_are_measured_again_and_the_model_stays(whole, model, tmp_path, small) -> None:
     out = copied(whole, tmp_path)
     shutil.copy(out / "baselines" / "gptq-mix-english.json", out / "scores.json")
-    shutil.copy(out / "widths" / "3.json", out / "baselines" / "rtn.json")
+    shutil.copy(out / "more-bits" / "3.json", out / "baselines" / "rtn.json")
     english = json.loads((out / "baselines" / "gptq-mix-english.json").read_text())
     english["quantized"]["fingerprint"] = "0" * 64  # a plan with other settings and the same name
     (out / "baselines" / "gptq-mix-english.json").write_text(json.dumps(english))
