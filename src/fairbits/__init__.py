@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairbits.api.audit import audit as audit
+    from fairbits.api.calibration_mix import mix as mix
     from fairbits.api.compare import compare as compare
     from fairbits.api.evaluate import evaluate as evaluate
     from fairbits.api.fairbits_config import FairbitsConfig as FairbitsConfig
@@ -59,6 +60,7 @@ _HOMES = {
     "help_text": "fairbits.text.included_texts",
     "imatrix": "fairbits.api.imatrix",
     "laaciq": "fairbits.api.laaciq",
+    "mix": "fairbits.api.calibration_mix",
     "overlay": "fairbits.api.overlay",
     "plan": "fairbits.api.make_plan",
     "quantize": "fairbits.api.quantize",
@@ -84,4 +86,4 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> list[str]:
     """Returns the public names."""
-    return sorted({*globals(), *_HOMES})
+    return __all__

@@ -111,7 +111,9 @@ def research(
     markdown: Annotated[bool, flag("--markdown", help="Print the page docs/research/experiments.md.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Test a prediction of the research notes on a model: question, tables with intervals, verdict.
+    """Test a prediction of the research notes fairbits began with.
+
+    It shows the question, tables with intervals, and the verdict.
 
     Examples:
       fairbits research

@@ -31,7 +31,9 @@ def theory(
         flag("--markdown", help="Print docs/research/theory.md; with --statements, docs/research/sections.md."),
     ] = False,
 ) -> None:
-    """Recompute the verdict on every claim of the research notes, or find the command for a sentence of theirs.
+    """Check the claims of these research notes.
+
+    It recomputes the verdict on every claim, or finds the command for a sentence of the notes.
 
     Examples:
       fairbits theory

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.core.records import parse_object
+from fairbits.core.records import parse_object, read_object
 from fairbits.evaluation.language_groups import NamedGroups, read_groups
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
@@ -18,6 +18,7 @@ from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.tokenize import open_corpus_for
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
+from fairbits.models.io.file_names import CONFIG, check_packages
 from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
 from fairbits.models.loaded_checkpoint import Model, open_checkpoints
 from fairbits.quantization.plan import PLAN
@@ -62,6 +63,7 @@ def evaluate(
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
+    check_packages(after.target, read_object(after.directory / CONFIG, finite=False))
     corpus = open_corpus_for(before, text, languages)
     # before anything that takes time
     after.config  # noqa: B018  # which is refused if the model could not be loaded as it is

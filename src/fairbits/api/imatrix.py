@@ -14,7 +14,8 @@ from fairbits.core.progress import Progress
 from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.gguf_file import check_gguf, gguf_names
+from fairbits.models.io.file_names import check_gguf
+from fairbits.models.io.gguf_file import gguf_names
 from fairbits.models.io.imatrix_file import Imatrix, Importance, merge_imatrices, read_imatrix
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.quantization.channel_importance import ChannelImportance, channel_importance

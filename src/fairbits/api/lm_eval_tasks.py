@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
-from fairbits.core.files import whole_directory, write_files
+from fairbits.core.files import check_directory, whole_directory, write_files
 from fairbits.core.records import as_lines
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.text.corpus import SPLITS, Corpus
@@ -89,6 +89,7 @@ def write_tasks(
         whole("items", items, least=LEAST_DOCUMENTS)
     if not NAME.fullmatch(name):
         raise InputError(f"name is {name!r:.40}; it must be letters and digits, with single _ between them")
+    directory = check_directory(out, holding=())  # so that no task of another text stays in it
     corpus = open_corpus(text, languages)
     data = {
         kind: {code: _items(kind, documents, items, seed) for code, documents in corpus.split(split).items()}
@@ -101,11 +102,6 @@ def write_tasks(
             raise InputError(f"no language has {LEAST_DOCUMENTS} items of {kind}; give more text, or another split")
         few += [f"{code}: {n} of at least {LEAST_DOCUMENTS} items of {kind}; left out" for code, n in short.items()]
         data[kind] = {code: rows for code, rows in by_language.items() if code not in short}
-    directory = Path(out).absolute()
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"{directory} is a file; give a directory to write the tasks to")
-    if directory.is_dir() and any(directory.iterdir()):
-        raise InputError(f"{directory} is not empty; give a new directory, so that no task of another text stays in it")
     files: dict[Path, bytes] = {}
     for kind, by_language in data.items():
         files |= _files(directory, f"{name}_{kind}", kind, by_language)

@@ -36,7 +36,7 @@ from fairbits.quantization.evidence import (
 )
 from fairbits.quantization.plan import UNEQUAL_BUDGETS, Calibration, Plan
 from fairbits.quantization.policies.option import PolicyOptions
-from fairbits.quantization.policies.variants import Variant
+from fairbits.quantization.policies.variants import Variant, with_options
 from fairbits.quantization.search.block_sensitivity import (
     BitsTrial,
     measured_damage,
@@ -67,22 +67,23 @@ def plan(
     """Returns what a policy decides for a model; nothing is quantized yet.
 
     `model` may be a loaded model of transformers, with its `tokenizer`; it is not changed. `options` are those of the
-    policy (bits, group, …, see `quantization.policies`); None means not given. `text` is a corpus or its path; without
+    policy (bits, group, …, see `quantization.policies`); None means not given. `policy` may have options after colons:
+    "gptq:mix=english". `text` is a corpus or its path; without
     it the embedded declaration is used. A policy that reads no text uses it only to measure the error of every language
     in every layer. `tokens` is the number of tokens per language; without it the policy decides. `audit` is an audit of
     the model or its path; mixed and auto take κ from it. `rounds` is the number of rounds of the search for a minimax
     mix. Blocks and mixes are measured on `device`; predictions are made on the CPU.
     """
     device = resolve_device(device)
+    chosen_options = {name: value for name, value in options.items() if value is not None}
+    policy, chosen_options = with_options(policy, chosen_options)
     chosen = policies.find_policy(policy)
     request = TextRequest("calibration", chosen.tokens if tokens is None else tokens, sequence, seed)
     whole("rounds", rounds, least=1)
     checkpoint = open_checkpoint(model, tokenizer)
-    chosen_options = {name: value for name, value in options.items() if value is not None}
     policies.check(policy, chosen_options)  # before anything that takes time
-    if audit is not None and not chosen.reads_audit:
-        readers = ", ".join(reader.name for reader in policies.POLICIES.values() if reader.reads_audit)
-        raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
+    if audit is not None:
+        policies.check_reads_audit(policy)
     if languages is None and text is None and not chosen.reads_text:
         return policies.decide(policy, Evidence(checkpoint), **chosen_options)
     corpus = open_corpus_for(checkpoint, text, languages)
@@ -129,18 +130,14 @@ def check_variants(
     for variant, bits in [(variant, bits) for variant in variants for bits in widths]:
         try:
             policies.decide(variant.policy, evidence, calibration=calibration, **{**common, **variant.at(bits)})
-        except _Checked:
+        except policies.EvidenceRequested:
             continue
         except InputError as problem:
             raise InputError(f"{variant.name} at {bits} bits: {problem}") from None
 
 
-class _Checked(Exception):  # noqa: N818  # not an error: the policy has checked its options
-    pass
-
-
 def _stop(*_: object) -> Any:
-    raise _Checked
+    raise policies.EvidenceRequested
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 from fairbits.api.fit import quantize_workload, within_memory
 from fairbits.core.checks import instance
 from fairbits.core.errors import InputError
-from fairbits.core.files import write_files
+from fairbits.core.files import check_directory, write_files
 from fairbits.core.locks import check_free, lock_file
 from fairbits.core.progress import Progress
 from fairbits.core.records import check_record, parse_object
@@ -33,7 +33,6 @@ from fairbits.models.io.checkpoint_writer import (
     QuantizedWriter,
     WriteBehind,
     check_draft,
-    check_target,
     clear_remains,
     draft_directory,
     draft_lock,
@@ -258,7 +257,7 @@ def check_quantize(
     clear_remains(out)
     if resume and finished_plan(out) is not None:
         return
-    check_target(out)
+    check_directory(out, holding=())
     check_draft(out, resume=resume)
     shape: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
     plain = decide("rtn", Evidence(checkpoint), **{name: value for name, value in shape.items() if value is not None})

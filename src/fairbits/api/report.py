@@ -7,14 +7,14 @@ from pathlib import Path
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
-from fairbits.core.files import file_sha256
+from fairbits.core.files import RUN_FILE, file_sha256
 from fairbits.evaluation.language_groups import NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
 from fairbits.reports.content import Report
 from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
-RUN_FILE, SCORES_FILE = "run.json", "scores.json"
+SCORES_FILE = "scores.json"
 
 
 def report(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.checks import one_of
@@ -50,13 +50,19 @@ def audit(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict which languages quantization will hurt, and why, before you quantize.
+    """Predict which languages lose most, before you quantize.
 
     Examples:
       fairbits audit embedded:tiny
       fairbits audit ./model --languages eng,fra,heb --out audit.json
       fairbits audit ./model --text texts --bits 3 --group channel --details
     """
+    names = early_checks.check(locals(), example="audit.json")
+    one_of("clip", clip, ("absmax", "exact"))
+    layers = options.parse_layers(outlier_layers)
+    shared = None if group == "auto" else options.parse_group(group)
+    Scheme(bits, shared or "channel")
+
     from fairbits.api.audit import audit as run_audit
     from fairbits.api.dry_run import estimate_audit
     from fairbits.auditing.audit_file import check_audit_target, round_floats
@@ -65,11 +71,7 @@ def audit(
     from fairbits.models.sketched_checkpoint import open_sketch
 
     if out_file is not None:
-        check_audit_target(out_file)  # before anything that takes time
-    one_of("clip", clip, ("absmax", "exact"))
-    layers = options.parse_layers(outlier_layers)
-    shared = None if group == "auto" else options.parse_group(group)
-    names = options.language_names(languages)
+        check_audit_target(out_file)  # of which there are two
     device = compute.choose_device(device)
     opened = (open_sketch if dry_run else Checkpoint)(model, trust_remote_code=trust_remote_code, revision=revision)
     shared = largest_group(opened) if shared is None else shared

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import compute, options, policy_options
+from fairbits.cli import compute, early_checks, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
+from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError
 from fairbits.quantization.policies.option import parse_bits
 
@@ -45,28 +46,35 @@ def compare(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare policies on one model and the same text: damage, gap between languages, size, significant differences.
+    """Compare quantization methods on one model and the same text.
+
+    It shows the damage, the gap between languages, the size, and which differences are significant.
 
     Examples:
       fairbits compare embedded:tiny --policies rtn,mse,gptq --bits 4,3
       fairbits compare ./model --policies gptq,gptq:mix=english --text texts
       fairbits compare ./model --policies rtn,gptq --text texts --ray local
     """
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)
+    names = early_checks.check(locals() | {"bits": None}, example="compare.json")
+    variants, widths = options.split_names(policies) or [], parse_bits(bits, "--bits")
+    common = policy_options.policy_values({"group": group, "embeddings": embeddings})
+    early_checks.check_policies(variants, bits=widths, common=common)
+    if baseline is not None:
+        one_of("--baseline", baseline, variants)
+    samples = _parse_seeds(seeds)
     from fairbits.api.compare import compare as run_compare
     from fairbits.models.checkpoint import Checkpoint
 
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    options.check_out(out_file, "compare.json")  # before anything that takes time
-    names = options.language_names(languages)
     device = compute.device_here(device, cluster)
     with compute.show_progress(cluster, "opening the model") as (show, cluster):
         comparison = run_compare(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
-            policies=options.split_names(policies) or (),
-            bits=parse_bits(bits, "--bits"),
-            **policy_options.policy_values({"group": group, "embeddings": embeddings}),
+            policies=variants,
+            bits=widths,
+            **common,
             languages=names,
-            seeds=_parse_seeds(seeds),
+            seeds=samples,
             ray=cluster,
             progress=show,
             **options.pick(

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Annotated
 
-from fairbits.cli import completion, options
+from fairbits.cli import completion, early_checks, options
 from fairbits.cli.terminal import print_json, print_tables, stages
 from fairbits.core.table import Cell, Table, bar
 
@@ -17,12 +17,13 @@ def diff(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show two models side by side: their architecture and the weights of their blocks.
+    """Show two models side by side: architecture and weights.
 
     Examples:
       fairbits diff embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits diff ./model ./other --json
     """
+    early_checks.check(locals())
     from fairbits.kurtosis.diff import diff as run_diff
     from fairbits.models.checkpoint import Checkpoint
 

@@ -11,7 +11,9 @@ from fairbits.core.units import gigabytes
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Show versions, devices, memory, caches and missing packages, to paste into a bug report.
+    """Check the installation: versions, devices, memory, packages.
+
+    Paste the output into a bug report.
 
     Examples:
       fairbits doctor

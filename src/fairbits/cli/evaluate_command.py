@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_signature, print_tables, stages
+from fairbits.evaluation.signature import Signature
 from fairbits.text.corpus import TextRequest
 
 
@@ -27,16 +28,22 @@ def evaluate(
     dry_run: options.DryRun = False,
     repeat: Annotated[
         str | None,
-        options.option("Repeat a measurement: the signature printed by evaluate, gate or a report.", "SIGNATURE"),
+        options.option(
+            "Repeat a measurement: the signature that evaluate printed, or that a report has.",
+            "SIGNATURE",
+        ),
     ] = None,
     out_file: Annotated[Path | None, options.out_option("SCORES.json")] = None,
     revision: Annotated[
-        str | None, options.option("Branch, tag or commit of the reference model on the Hub.", "NAME")
+        str | None,
+        options.option("Branch, tag or commit of the reference model on the Hub; by default its main branch.", "NAME"),
     ] = None,
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the damage of quantization in every language: loss, perplexity, KL divergence, flips, and disparity.
+    """Measure how much each language loses by quantization.
+
+    It shows loss, perplexity, KL divergence, flips (how often the first choice changes), and disparity.
 
     Examples:
       fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
@@ -44,13 +51,14 @@ def evaluate(
       fairbits evaluate w4 --reference embedded:tiny --groups 'high=eng;low=swh'
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
+    names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
+    if repeat is not None:
+        Signature.parse(repeat)
     from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.models.sketched_checkpoint import open_sketch
 
-    options.check_out(out_file, "scores.json")  # before anything that takes time
-    names = options.language_names(languages)
     device = compute.choose_device(device)
     opened = open_sketch if dry_run else Checkpoint
     after = opened(quantized, trust_remote_code=trust_remote_code)

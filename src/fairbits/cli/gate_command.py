@@ -89,7 +89,10 @@ def gate(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Exit 0 if every limit is met with 95 % confidence; exit 1 if one is exceeded or there is too little text.
+    """Check scores against limits; the exit code tells a CI system.
+
+    The exit code is 0 if every limit is met with 95 % confidence. It is 1 if one is exceeded, or if there is too little
+    text to decide.
 
     Examples:
       fairbits gate scores.json --max-changed 10

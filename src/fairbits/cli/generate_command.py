@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.terminal import err, print_json, print_notes, stages
-from fairbits.core.checks import in_range
+from fairbits.core.checks import in_range, whole
 from fairbits.core.errors import InputError, printable
 from fairbits.text.detect import undetectable_notes
 
@@ -40,7 +40,9 @@ def generate(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Continue text with a quantized model that uses the overlay of the text's language.
+    """Continue text with a quantized model and its overlays.
+
+    Each text uses the overlay of its language.
 
     The language and its overlay are printed on stderr.
 
@@ -49,12 +51,15 @@ def generate(
       fairbits generate ./w4 --overlays ./overlays --json < prompts.txt
       fairbits generate ./w4 "Tous les" --overlays ./overlays --language fr
     """
-    from fairbits.models.checkpoint import Checkpoint
-    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-
+    early_checks.check(locals())
+    in_range("--confidence", confidence, least=0.0, most=1.0)
+    whole("--max-tokens", max_tokens, least=1)
     in_range("--temperature", temperature, least=0.0)  # transformers does not accept 0
     in_range("--top-p", top_p, above=0.0, most=1.0)
     texts = prompts or _read_prompts()
+    from fairbits.models.checkpoint import Checkpoint
+    from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0, "seed": seed}
     device = compute.choose_device(device)
     with stages("loading the model") as show:

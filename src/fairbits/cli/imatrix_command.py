@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.files import check_directory
 from fairbits.core.table import Table
 from fairbits.text.language_codes import short_name
 from fairbits.text.mix import parse_weights
@@ -52,7 +53,9 @@ def imatrix(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write an importance matrix for llama.cpp, in which every language counts the same.
+    """Write an importance matrix for llama.cpp from all languages.
+
+    Every language counts the same in it unless you give weights.
 
     Examples:
       fairbits imatrix ./model --languages eng,fra,heb --out imatrix.gguf
@@ -60,30 +63,33 @@ def imatrix(
       fairbits imatrix ./model --text texts --per-language each
       fairbits imatrix --merge each/eng_Latn.gguf=2 --merge b.gguf --out i.gguf
     """
+    files = files_with_weights(merge or ())
+    if merge and (model is not None or out_file is None or per_language is not None):
+        raise InputError("--merge reads files, not a model; give --out for the file to write, and no MODEL")
+    if not merge and model is None:
+        raise InputError("no model is given; name one, or files of languages with --merge")
+    shares = parse_weights(weights)
+    names = early_checks.check(locals(), example="imatrix.gguf", with_text=model is not None)
+    if per_language is not None:
+        check_directory(per_language)
     from fairbits.api.imatrix import imatrix as measure
     from fairbits.api.imatrix import imatrix_targets
     from fairbits.api.imatrix import merge as merge_files
     from fairbits.models.checkpoint import Checkpoint
 
     result: Imatrix
-    if merge:
-        if model is not None or out_file is None or per_language is not None:
-            raise InputError("--merge reads files, not a model; give --out for the file to write, and no MODEL")
-        options.check_out(out_file, "imatrix.gguf")
-        result, notes = merge_files(files_with_weights(merge)), tuple[str, ...]()
+    if model is None:
+        result, notes = merge_files(files), tuple[str, ...]()
         options.write_out(out_file, result.save)
     else:
-        if model is None:
-            raise InputError("no model is given; name one, or files of languages with --merge")
         imatrix_targets(out_file, per_language, ())  # before anything that takes time
-        names = options.language_names(languages)
         opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
         with stages("opening the model") as show:
             measured = measure(
                 opened,
                 languages=names,
                 text=text,
-                weights=parse_weights(weights),
+                weights=shares,
                 tokens=tokens,
                 sequence=sequence,
                 seed=seed,

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from fairbits.cli import options
+from fairbits.cli import early_checks, options
 from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
 from fairbits.core.units import megabytes
 
@@ -26,7 +27,9 @@ def inspect(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show a model's blocks and the moments of their weights; the model is not run.
+    """Show the blocks of a model and the statistics of their weights.
+
+    The model is not run.
 
     Examples:
       fairbits inspect embedded:tiny
@@ -34,12 +37,12 @@ def inspect(
       fairbits inspect ./model --roles
       fairbits inspect "embedded:tiny?outliers=5:125" --json
     """
-    from fairbits.api.inspect import inspect as run_inspect
-    from fairbits.core.errors import InputError
-    from fairbits.models.hub_checkpoint import open_to_read
-
+    early_checks.check(locals())
     if tensors and roles:
         raise InputError("--tensors and --roles are two tables; give one of them")
+    from fairbits.api.inspect import inspect as run_inspect
+    from fairbits.models.hub_checkpoint import open_to_read
+
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
         inspection = run_inspect(checkpoint, progress=show)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import compute, options
+from fairbits.cli import compute, early_checks, options
 from fairbits.cli.terminal import print_json, print_tables, stages
 
 
@@ -22,18 +22,19 @@ def laaciq(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the clip threshold α of every language: as LA-ACIQ of the research notes has it, and the exact one.
+    """Show the clip thresholds that LA-ACIQ gives every language.
+
+    LA-ACIQ is a rule of the research notes. The exact threshold is shown next to it.
 
     Examples:
       fairbits laaciq embedded:tiny
       fairbits laaciq ./model --languages eng,fra,heb --out laaciq.json
       fairbits laaciq "embedded:tiny?outliers=3:125,7:148" --details
     """
+    names = early_checks.check(locals(), example="laaciq.json")
     from fairbits.api.laaciq import laaciq as run_laaciq
     from fairbits.models.checkpoint import Checkpoint
 
-    options.check_out(out_file, "laaciq.json")
-    names = options.language_names(languages)
     device = compute.choose_device(device)
     opened = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
     with stages("opening the model") as show:

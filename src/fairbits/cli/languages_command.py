@@ -25,7 +25,9 @@ def languages(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List languages: code, name, family, and whether fairbits has text for them and detects them.
+    """List the languages that fairbits has names and codes for.
+
+    It shows whether fairbits has text in a language, and whether it detects the language.
 
     Examples:
       fairbits languages

@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from rich.markup import escape
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from fairbits.cli.terminal import out, print_error
 from fairbits.core.errors import AlreadyReportedError, FairbitsError, InputError, MemoryLimitError, is_out_of_memory
@@ -28,13 +29,14 @@ from fairbits.core.plugins import COMMANDS, plugins
 from fairbits.core.torchrun import this_process
 
 PANELS = {
-    "The whole job": ("run",),
-    "Step by step": ("audit", "plan", "quantize", "evaluate", "report", "gate"),
-    "Adapt and serve": ("overlay", "generate", "serve"),
-    "Compare": ("compare", "sweep", "screen", "diff", "laaciq"),
-    "Models and languages": ("inspect", "languages", "mix", "imatrix", "tasks", "doctor"),
+    "Measure": ("evaluate", "gate", "report", "audit", "compare"),
+    "Quantize": ("run", "quantize", "plan", "sweep"),
+    "Serve": ("overlay", "generate", "serve"),
+    "Text and tools": ("languages", "mix", "imatrix", "tasks", "inspect", "doctor"),
+    "Research": ("screen", "diff", "laaciq"),
 }
-"""The commands of fairbits in the order of --help; `audit` is the function of that name in `audit_command`."""
+"""The commands of fairbits in the order of --help; those of other packages follow in the last panel. `audit` is the
+function of that name in `audit_command`."""
 ENVIRONMENT = {"gate": {"OPENBLAS_NUM_THREADS": "1"}}
 """Set before a command loads numpy: the matrices of `gate` are small, and threads would only wait for each other."""
 EVERYWHERE = ("quiet", "debug")  # options of `fairbits` itself that may also follow the command
@@ -73,7 +75,8 @@ def find_commands() -> dict[str, list[EntryPoint]]:
         panel: [EntryPoint(name, f"fairbits.cli.{name}_command:{name}", COMMANDS) for name in names]
         for panel, names in PANELS.items()
     }
-    return panels | {"Research": [point for _, point in sorted(plugins(COMMANDS).items())]}
+    panels["Research"] += [point for _, point in sorted(plugins(COMMANDS).items())]
+    return panels
 
 
 class CommandGroup(TyperGroup):
@@ -83,6 +86,9 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         for panel, entry_points in find_commands().items():
             self.commands.update({point.name: LazyCommand(point, panel) for point in entry_points})
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [without_type(param) for param in super().get_params(ctx)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._describe_commands()
@@ -116,7 +122,23 @@ class LazyCommand(TyperCommand):
             os.environ.setdefault(name, value)
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         app.command(self.name, cls=FairbitsCommand)(self.entry_point.load())
-        return typer.main.get_command(app)
+        command = typer.main.get_command(app)
+        parts = escape(command.help or "").split("\n\n")  # [ray] is not markup
+        command.help = "\n\n".join(
+            part if part.startswith("Examples:") else " ".join(map(str.strip, part.split("\n"))) for part in parts
+        )
+        for param in command.params:
+            param.help = escape(getattr(param, "help", None) or "")  # type: ignore[attr-defined]
+        return command
+
+
+def without_type(param: Any) -> Any:
+    """Returns a parameter whose help does not name the type of a flag or an argument, such as <bool>."""
+    if isinstance(param, TyperArgument):
+        param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]  # noqa: ARG005
+    elif param.metavar is None:
+        param.metavar = ""
+    return param
 
 
 def docstring(entry_point: EntryPoint) -> str:
@@ -135,7 +157,7 @@ class FairbitsCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         shared = [] if ctx.parent is None else [p for p in ctx.parent.command.params if p.name in EVERYWHERE]
         *options, help_option = super().get_params(ctx)
-        return [*options, *shared, help_option]
+        return [without_type(param) for param in (*options, *shared, help_option)]
 
     def invoke(self, ctx: Any) -> Any:
         with report_errors(ctx.info_name or "", ctx):

@@ -3,19 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import completion, options
+from fairbits.cli import completion, early_checks, options
 from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
-from fairbits.text.included_texts import udhr
 from fairbits.text.language_codes import language_from_code
-from fairbits.text.mix import Mix, build_mix, check_mix_path, parse_weights
-from fairbits.text.reading import open_corpus
+from fairbits.text.mix import Mix, check_mix_path, parse_weights
+from fairbits.text.reading import check_text
 
 
 def mix(
     model: options.Model,
-    out_file: Annotated[Path, options.out_option("CALIB.jsonl")],
+    out_file: Annotated[Path, options.out_option("CALIB.jsonl", help="The file to write.")],
     languages: Annotated[
         str | None,
         options.option(
@@ -50,41 +49,33 @@ def mix(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a calibration set with a fixed share of tokens per language, for any quantization tool.
+    """Write calibration text with a fixed share for every language.
+
+    Any quantization tool can read it.
 
     Examples:
       fairbits mix embedded:tiny --languages eng,fra,heb --out calib.jsonl
       fairbits mix ./model --text texts --weights eng=2,fra=1 --out calib.jsonl
       fairbits mix ./model --cover 6 --audit audit.json --out calib.jsonl
     """
-    from fairbits.auditing.cover import audited_languages, cover_languages
-    from fairbits.models.checkpoint import Checkpoint
-
-    check_mix_path(out_file)  # before anything that takes time
+    check_mix_path(out_file)
+    early_checks.check_model(model, revision=revision)
+    shares, names = parse_weights(weights), options.split_names(languages)
     if (cover is None) != (audit is None):
         flag, missing = ("--cover", "--audit AUDIT.json") if audit is None else ("--audit", "--cover N")
         raise InputError(f"{flag} is given without {missing}; give both, or neither: fairbits audit writes an audit")
-    names = options.split_names(languages)
-    if audit is not None and names is None and text is None:
-        names = list(audited_languages(audit))
+    if names is not None or text is not None:
+        check_text(text, names)
+    from fairbits.api.calibration_mix import mix as run_mix
+    from fairbits.models.checkpoint import Checkpoint
+
     with stages("reading text and tokenizer") as show:
-        corpus = udhr() if text is None and names is None else open_corpus(text, names)
-        checkpoint = Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision)
-        chosen: tuple[str, ...] = ()
-        if cover is not None and audit is not None:
-            cover_set = cover_languages(audit, cover, candidates=corpus.calibration, fingerprint=checkpoint.fingerprint)
-            corpus, chosen = corpus.restrict(cover_set.languages), cover_set.notes
-        result = build_mix(
-            corpus,
-            checkpoint.tokenizer(),
-            weights=parse_weights(weights),
-            tokens=tokens,
-            sequence=sequence,
-            seed=seed,
-            repeat=repeat,
-            model=checkpoint.target,
-            notes=(*checkpoint.notes, *chosen),
+        result = run_mix(
+            Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
+            languages=names,
+            weights=shares,
             progress=show,
+            **options.pick(locals(), "text tokens sequence seed repeat cover audit"),
         )
     options.write_out(out_file, result.save)
     print_notes((*options.language_notes(names or ()), *result.notes))

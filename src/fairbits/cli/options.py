@@ -31,7 +31,7 @@ def flag(*names: str, help: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help, metavar="", **settings)
 
 
-def out_option(metavar: str, help: str = "The file to write.") -> Any:
+def out_option(metavar: str, help: str = "The file to write; without it the result is only printed.") -> Any:
     """Returns the option --out; `metavar` shows what kind of file or directory it writes."""
     return option(help, metavar, flag="--out")
 
@@ -58,7 +58,9 @@ TextFrom = Annotated[
     ),
 ]
 Bits = Annotated[int, option("Bits per weight, 2 to 8.", "N")]
-Revision = Annotated[str | None, option("Branch, tag or commit of a model on the Hub.", "NAME")]
+Revision = Annotated[
+    str | None, option("Branch, tag or commit of a model on the Hub; by default its main branch.", "NAME")
+]
 Trust = Annotated[bool, flag("--trust-remote-code", help="Run Python code that comes with the model.")]
 DryRun = Annotated[
     bool,

@@ -5,10 +5,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.cli import completion, compute, options
+from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
 from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError, count_of
+from fairbits.core.files import check_directory
 from fairbits.core.records import read_object
 from fairbits.core.table import Cell, NumberFormat, Table, dim
 from fairbits.core.units import megabytes
@@ -59,22 +60,24 @@ def overlay(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make overlays: small sets of rows that replace rows of a quantized model, for some of its languages.
+    """Make overlays: rows that mend a model for some languages.
 
-    A language that gains nothing on held-out text stays with the base.
+    An overlay is a small set of rows that replace rows of a quantized model while it reads text of its languages. A
+    language that gains nothing on held-out text stays with the base.
 
     Examples:
       fairbits overlay embedded:tiny --base tiny-w4 --budget 5%
       fairbits overlay ./model --base w4 --text texts --out overlays
       fairbits overlay ./model --base w4 --languages eng,fra,heb --clusters 2
     """
+    share = parse_budget(budget)
+    one_of("--form", form, FORMS)
+    names = early_checks.check(locals())
+    check_directory(Path(base) / "overlays" if out_directory is None else out_directory)
     from fairbits.api.overlay import overlay as run_overlay
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.serve.overlays.overlay_files import MANIFEST
 
-    share = parse_budget(budget)
-    one_of("--form", form, FORMS)
-    names = options.language_names(languages)
     below = Checkpoint(base, trust_remote_code=trust_remote_code)
     directory = below.directory / "overlays" if out_directory is None else out_directory
     device = compute.choose_device(device)

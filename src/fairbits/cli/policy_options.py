@@ -11,8 +11,9 @@ from fairbits.cli import completion
 from fairbits.cli.options import language_notes, spell_flag, split_names
 from fairbits.cli.terminal import print_notes, stages
 from fairbits.quantization.plan import Plan
-from fairbits.quantization.policies import DEFAULT, POLICIES, check
+from fairbits.quantization.policies import DEFAULT, POLICIES, check_reads_audit, check_values, find_policy
 from fairbits.quantization.policies.option import COMMON, PolicyOption
+from fairbits.quantization.policies.variants import with_options
 
 if TYPE_CHECKING:
     from fairbits.models.checkpoint import Checkpoint
@@ -24,8 +25,9 @@ LONGEST_METAVAR = 20
 
 
 def policy_options() -> dict[str, dict[str, PolicyOption]]:
-    """Returns the options of all policies, the common ones first; each by the names of the policies that have it."""
-    options: dict[str, dict[str, PolicyOption]] = {name: {} for name in COMMON}
+    """Returns the options of all policies by the names of those that have them: the common ones, then the default's."""
+    usual = (*COMMON, *POLICIES[DEFAULT].options)
+    options: dict[str, dict[str, PolicyOption]] = {name: {} for name in usual}
     for policy in POLICIES.values():
         for name, option in policy.options.items():
             options.setdefault(name, {})[policy.name] = option
@@ -33,15 +35,15 @@ def policy_options() -> dict[str, dict[str, PolicyOption]]:
 
 
 def with_policy_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Returns a command with the options of all policies, which it receives as `**options`, after its first two."""
+    """Returns a command with the options of all policies, which it receives as `**options`, after its first four."""
     declared = [p for p in signature(command).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    first, second, *rest = declared
+    first, rest = declared[:4], declared[4:]
     added = [Parameter("policy", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, policy_flag()])]
     for name, users in policy_options().items():
         kind = next((kind for kind in (int, float) if next(iter(users.values())).kinds == (kind,)), str)
         annotation = Annotated[kind | None, option_flag(name, users)]  # type: ignore[valid-type]
         added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (first, second, *added, *rest)]
+    parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*first, *added, *rest)]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
     return command
 
@@ -49,7 +51,7 @@ def with_policy_options(command: Callable[..., None]) -> Callable[..., None]:
 def policy_flag() -> Any:
     """Returns the flag --policy."""
     rest = ", ".join(name for name in POLICIES if name != DEFAULT)
-    help = f"How to quantize: {DEFAULT} (default), {rest}."
+    help = f"How to quantize: {DEFAULT} (default), {rest}; options may follow colons: gptq:mix=english."
     return typer.Option("--policy", help=help, metavar="NAME", autocompletion=complete_policy)
 
 
@@ -100,12 +102,12 @@ PlanSeed = Annotated[
 
 def policy_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of the options of policies that the user gave."""
-    options = policy_options()
+    options, policy = policy_options(), (arguments.get("policy") or DEFAULT).partition(":")[0]
     values = {}
     for name, value in arguments.items():
         if value is not None and name in options:
             users = options[name]
-            option = users.get(arguments.get("policy") or DEFAULT) or next(iter(users.values()))
+            option = users.get(policy) or next(iter(users.values()))
             values[name] = option.parse(value, spell_flag(name)) if isinstance(value, str) else value
     return values
 
@@ -116,15 +118,29 @@ def plan_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: arguments[name] for name in names if arguments[name] is not None}
     if "languages" in options:
         options["languages"] = split_names(options["languages"])
-    return options | policy_values(arguments)
+    values = policy_values(arguments)
+    if "policy" in options:
+        options["policy"], values = with_options(options["policy"], values, spell=spell_flag)
+    return options | values
+
+
+def check_options(options: Mapping[str, Any]) -> bool:
+    """Returns whether the policy reads text; raises if it refuses its options, or cannot read the audit."""
+    names, policy = policy_options(), find_policy(options.get("policy", DEFAULT))
+    check_values(policy.name, {name: options[name] for name in options if name in names}, spell=spell_flag)
+    if "audit" in options:
+        from fairbits.auditing.audit_file import AUDIT
+
+        check_reads_audit(policy.name)
+        AUDIT.read(options["audit"])
+    return policy.reads_text
 
 
 def make_plan(checkpoint: "Checkpoint", options: Mapping[str, Any]) -> Plan:
     """Returns the plan of a policy with the options that the user gave."""
     from fairbits.api.make_plan import plan as run_plan
 
-    names = policy_options()
-    check(options.get("policy", DEFAULT), {name: options[name] for name in options if name in names}, spell=spell_flag)
+    check_options(options)
     print_notes(language_notes(options.get("languages", ())))
     with stages("opening the model") as show:
         return run_plan(checkpoint, **options, progress=show)

@@ -5,10 +5,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fairbits.cli import compute, options, policy_options
+from fairbits.cli import compute, early_checks, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
 from fairbits.core.errors import InputError
+from fairbits.core.files import check_directory
+from fairbits.core.torchrun import this_process
 from fairbits.quantization.plan import Plan
 from fairbits.text.language_codes import find_language, find_languages
 
@@ -74,12 +76,12 @@ def quantize(
     model: options.Model,
     out_directory: Annotated[Path, options.out_option("DIR", help="The directory to write.")],
     languages: options.Languages = None,
+    text: options.TextFrom = None,
     audit: policy_options.AuditOption = None,
     plan_file: Annotated[
         Path | None, options.option("Execute this plan. Only --text may be given with it.", "FILE", flag="--plan")
     ] = None,
     resume: Annotated[bool, options.flag("--resume", help="Continue an interrupted run.")] = False,
-    text: options.TextFrom = None,
     tokens: policy_options.PlanTokens = None,
     sequence: policy_options.PlanSequence = None,
     seed: policy_options.PlanSeed = None,
@@ -90,7 +92,7 @@ def quantize(
     as_json: options.Json = False,
     **policy_arguments: Any,
 ) -> None:
-    """Write the quantized model, in the format that transformers and vLLM load.
+    """Write a quantized model that transformers and vLLM load.
 
     Examples:
       fairbits quantize embedded:tiny --out tiny-w4
@@ -98,6 +100,9 @@ def quantize(
       fairbits quantize ./model --plan plan.json --out w4
       fairbits quantize ./model --languages eng,fra,heb --mix minimax --out w4
     """
+    chosen = policy_options.plan_options(locals() | policy_arguments)
+    if not this_process().several:  # else the first of them refuses for all
+        _check_early(locals(), chosen, plan_file=plan_file, resume=resume)
     from fairbits.api.quantize import check_quantize, draft_device
     from fairbits.api.quantize import quantize as run_quantize
     from fairbits.models.checkpoint import Checkpoint
@@ -105,7 +110,6 @@ def quantize(
     from fairbits.quantization.gptq.ranks import Ranks
 
     if dry_run:
-        chosen = policy_options.plan_options(locals() | policy_arguments)
         checkpoint = open_sketch(model, trust_remote_code=trust_remote_code, revision=revision).without_fingerprint()
         estimate = _estimate(checkpoint, chosen, out=out_directory, plan_file=plan_file, resume=resume, device=device)
         print_estimates([estimate], as_json=as_json)
@@ -116,7 +120,7 @@ def quantize(
         device = compute.choose_device(
             device, earlier=ranks.share(lambda: None if draft is None else draft_device(draft))
         )
-        chosen = policy_options.plan_options(locals() | policy_arguments)
+        chosen["device"] = device
         checkpoint = ranks.lead_first(lambda: Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision))
 
         def decide() -> Plan:
@@ -139,6 +143,17 @@ def quantize(
     flags = (f"{options.spell_flag(name)} {quote(str(value))}" for name, value in named.items() if value is not None)
     directory = quote(str(out_directory))
     print_line(f"wrote {directory}; next: fairbits evaluate {directory} {' '.join(flags)}")
+
+
+def _check_early(
+    arguments: Mapping[str, Any], chosen: Mapping[str, Any], *, plan_file: Path | None, resume: bool
+) -> None:
+    """Raises if an argument is wrong, before torch is imported."""
+    if plan_file is not None:
+        Plan.load(_check_alone(plan_file, chosen))
+    reads_text = plan_file is None and policy_options.check_options(chosen)
+    early_checks.check(arguments, with_text=reads_text and not resume)
+    check_directory(arguments["out_directory"], holding=("plan.json",) if resume else ())
 
 
 def _estimate(
@@ -178,7 +193,7 @@ def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in names if isinstance(settings.get(name), int | str)}
 
 
-def _check_alone(plan_file: Path, chosen: dict[str, Any]) -> Path:
+def _check_alone(plan_file: Path, chosen: Mapping[str, Any]) -> Path:
     names = ("policy", *policy_options.policy_options(), *policy_options.TEXT_OPTIONS)
     decided = [options.spell_flag(name) for name in names if name in chosen]
     if decided:

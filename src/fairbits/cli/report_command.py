@@ -54,7 +54,7 @@ def report(
     repo: Annotated[str | None, options.option("hub: where you will upload the model.", "OWNER/NAME")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Report the measurements: as an HTML page, as a section for a model card, as JSON, or as files for the Hub.
+    """Write a report: a page, Markdown, JSON, or files for the Hub.
 
     Examples:
       fairbits report run

@@ -5,10 +5,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
-from fairbits.cli import completion, compute, options, policy_options
+from fairbits.cli import completion, compute, early_checks, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import out, print_done, print_json, print_notes, print_tables, stages
+from fairbits.core.checks import whole
 from fairbits.core.errors import FairbitsError, count_of
+from fairbits.core.files import RUN_FILE, check_directory
 from fairbits.core.table import Cell, NumberFormat, Table, dim, notes_table, rich_text
 from fairbits.core.units import megabytes
 from fairbits.quantization.policies import DEFAULT
@@ -92,7 +94,9 @@ def run(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Do the whole job: quantize, evaluate against a baseline, and write a report, all in one directory.
+    """Quantize, evaluate against a baseline, and write a report.
+
+    All results are in one directory.
 
     To resume an interrupted run, run the same command again. With several models, each has a subdirectory in DIR,
     and a model that fails does not stop the rest.
@@ -104,23 +108,31 @@ def run(
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)
+    several = models is not None and len(models) > 1  # then each may resume on another device
+    check_directory(out_directory, holding=None if several else (RUN_FILE,))
+    # the demonstration has a text of its own
+    names = early_checks.check(locals(), with_text=bool(models))
+    compared = [] if baselines == "none" else options.split_names(baselines)
+    common = policy_options.policy_values({"group": group, "embeddings": embeddings})
+    early_checks.check_policies([policy, *(compared or ())], bits=[bits], common=common)
+    more = [] if more_bits in (None, "none") else parse_bits(more_bits, "--more-bits")
+    for width in more:
+        whole("bits", width, least=2, most=8)
     from fairbits.api.run.many_models import run_many
     from fairbits.api.run.run_settings import estimate_run, recorded_device
     from fairbits.models.checkpoint import Checkpoint
     from fairbits.models.sketched_checkpoint import open_sketch
 
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    names = options.language_names(languages)
     here = compute.device_here(device, cluster, earlier=recorded_device(out_directory))
-    several = models is not None and len(models) > 1  # then each may resume on another device
     opened = open_sketch if dry_run else Checkpoint
     checkpoints = [opened(model, trust_remote_code=trust_remote_code, revision=revision) for model in models or ()]
     arguments = {
         **options.pick(locals(), "policy bits text tokens evaluation_tokens sequence seed audit"),
-        "baselines": [] if baselines == "none" else options.split_names(baselines),
-        **policy_options.policy_values({"group": group, "embeddings": embeddings}),
+        "baselines": compared,
+        **common,
         "languages": names,
-        "more_bits": parse_bits(more_bits, "--more-bits") if more_bits not in (None, "none") else [],
+        "more_bits": more,
         "device": device if several else here,
     }
     if dry_run:

@@ -6,6 +6,7 @@ import typer
 
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_tables, stages
+from fairbits.core.checks import whole
 from fairbits.core.table import Cell, Table
 from fairbits.text.reading import open_corpus
 
@@ -33,16 +34,19 @@ def screen(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare models, one row each: outlier blocks, risk class of the research notes, and predicted damage.
+    """Compare models by the outliers in their weights.
+
+    It shows one row for each model: outlier blocks, the risk class of the research notes, and the predicted damage.
 
     Examples:
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
       fairbits screen ./model ./other --languages eng,fra,hin,heb --outlier-kappa 5
     """
+    names = options.language_names(languages)
+    whole("bits", bits, least=2, most=8)
+    corpus = None if names is None and text is None else open_corpus(text, names)
     from fairbits.api.screen import screen as run_screen
 
-    names = options.language_names(languages)
-    corpus = None if names is None and text is None else open_corpus(text, names)
     with stages("opening the models") as show:
         screening = run_screen(
             models,

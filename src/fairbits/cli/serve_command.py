@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import compute, options
+from fairbits.cli import compute, early_checks, options
 from fairbits.cli.terminal import out, print_json, print_notes, stages
 from fairbits.core.errors import InputError
 from fairbits.text.detect import undetectable_notes
@@ -43,7 +43,9 @@ def serve(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a quantized model over an OpenAI-compatible HTTP API; each request uses the overlay of its language.
+    """Serve a quantized model and its overlays (OpenAI API, HTTP).
+
+    Each request uses the overlay of its language.
 
     It prints the address it listens on. SIGINT (Ctrl-C) or SIGTERM stops it once the accepted requests are finished.
 
@@ -51,6 +53,7 @@ def serve(
       fairbits serve quantized --overlays overlays
       fairbits serve quantized --overlays overlays --port 9000 --max-batch 16
     """
+    early_checks.check(locals())
     from fairbits.serve.overlays.adaptive_model import AdaptiveModel
     from fairbits.serve.server.request import Limits
     from fairbits.serve.server.server_process import bind, check_installed, read_key

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.cli import compute, options, policy_options
+from fairbits.cli import compute, early_checks, options, policy_options
 from fairbits.cli.terminal import print_json, print_tables
+from fairbits.core.checks import positive
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import parse_bits
 
@@ -41,24 +42,27 @@ def sweep(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the damage at several bit widths, and find the critical width of every language.
+    """Measure several bit widths; find the fewest bits per language.
 
     Examples:
       fairbits sweep embedded:tiny --bits 2..8
       fairbits sweep ./model --policy rtn --text texts --threshold 0.02
     """
+    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)
+    names = early_checks.check(locals() | {"bits": None}, example="sweep.json")
+    widths, common = parse_bits(bits, "--bits"), policy_options.policy_values({"group": group})
+    early_checks.check_policies([policy], bits=widths, common=common)
+    if threshold is not None:
+        positive("--threshold", threshold)
     from fairbits.api.sweep import sweep as run_sweep
     from fairbits.models.checkpoint import Checkpoint
 
-    cluster = compute.open_cluster(ray, ray_cpus, ray_gpus)  # before anything that takes time
-    options.check_out(out_file, "sweep.json")  # before anything that takes time
-    names = options.language_names(languages)
     device = compute.device_here(device, cluster)
     with compute.show_progress(cluster, "opening the model") as (show, cluster):
         result = run_sweep(
             Checkpoint(model, trust_remote_code=trust_remote_code, revision=revision),
-            bits=parse_bits(bits, "--bits"),
-            **policy_options.policy_values({"group": group}),
+            bits=widths,
+            **common,
             languages=names,
             ray=cluster,
             progress=show,

@@ -35,7 +35,7 @@ def tasks(
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Write the evaluation text as tasks of lm-eval, which run without a network.
+    """Write text as tasks of lm-eval, which run without a network.
 
     Examples:
       fairbits tasks --languages eng,fra,heb --text help --out tasks

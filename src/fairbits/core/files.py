@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
@@ -24,6 +24,8 @@ import psutil
 from fairbits.core.errors import InputError
 
 Chunk = bytes | memoryview
+LOCK = ".lock"  # the file by which `core.locks` locks a directory
+RUN_FILE = "run.json"  # the file that makes a directory one of a run
 TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")  # digest, machine, process, start, count
 CLOCK_S = 2.0  # seconds by which two readings of one start may differ, as the clock may have been set in between
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # a directory that cannot be synced
@@ -42,6 +44,30 @@ def check_writable(path: str | Path, *, example: str) -> Path:
         raise _unwritable(Path(path), error) from None
     if not os.access(target.parent, os.W_OK):
         raise InputError(f"{target.parent} is not writable; give a path in a directory where you may write")
+    return target
+
+
+def check_directory(path: str | Path, *, holding: Collection[str] | None = None) -> Path:
+    """Returns the directory to write into, which may be there; raises if it cannot be written.
+
+    `holding` names files of which the directory must have one unless it is empty, or holds only what a killed run left.
+    """
+    target = Path(os.path.abspath(path))
+    try:
+        if target.exists() and not target.is_dir():
+            raise InputError(f"{target} is not a directory; give another path")
+        names = [entry.name for entry in target.iterdir()] if target.is_dir() else []
+        there = next(parent for parent in (target, *target.parents) if parent.exists())
+        writable = there.is_dir() and os.access(there, os.W_OK)
+    except OSError as error:  # the name is too long, or the directory is not accessible
+        raise _unwritable(target, error) from None
+    if not writable:
+        raise InputError(f"{there} is not a directory where you may write; give another path")
+    if holding:
+        names = [name for name in names if name != LOCK and not TEMPORARY.fullmatch(name)]
+    if holding is not None and names and not any(name in holding for name in names):
+        without = f" and has no {' or '.join(holding)}" if holding else ""
+        raise InputError(f"{target} exists and is not empty{without}; give a new directory")
     return target
 
 

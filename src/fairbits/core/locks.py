@@ -15,8 +15,8 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import LOCK
 
-LOCK = ".lock"
 UNLOCKED = "this file system has no locks: only runs on the same machine are kept apart"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 WAIT_S = 0.2  # seconds until a lock counts as taken: a process that ends removes the file first

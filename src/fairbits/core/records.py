@@ -49,9 +49,6 @@ class Kind(Generic[T]):
     def keys(self) -> dict[str, str]:
         return {field.name: field.metadata.get("alias", field.name) for field in fields(self.record)}  # type: ignore[arg-type]
 
-    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.keys[name]: value for name, value in values.items()}
-
     def stamp(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the content of a file with its schema and, if the kind has it, the version of fairbits."""
         return {"schema": self.schema, **({"fairbits": __version__} if self.stamped else {}), **content}

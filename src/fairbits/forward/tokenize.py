@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairbits.core.errors import InputError
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.speech_windows import tokenize_speech
 from fairbits.forward.windows import NO_LABEL, TokenizedText, cutter_for, document_encoder, tokenize_documents
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, Corpus, TextRequest
+from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, SPLITS, Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, open_corpus
 
 CLEARLY_LESS = 0.9  # if a language has less than this share of the requested tokens, a note says so
@@ -20,6 +20,7 @@ def tokenize_corpus(
     checkpoint: Checkpoint, corpus: Corpus, *, request: TextRequest = DEFAULT_REQUEST, least: int = LEAST_DOCUMENTS
 ) -> TokenizedText:
     """Returns the text of every language in windows that fit the model; each must have `least` documents."""
+    check_documents(corpus, request.split, least=least)
     task, tokenizer = checkpoint.task, checkpoint.tokenizer()
     start = getattr(checkpoint.config, "decoder_start_token_id", None)
     length = min(request.sequence, checkpoint.longest_input)
@@ -97,6 +98,19 @@ def open_corpus_for(
     corpus = open_corpus(text, languages, trained=checkpoint.trained_languages)
     check_sound(checkpoint, corpus)
     return corpus
+
+
+def check_documents(corpus: Corpus, split: str, *, least: int) -> None:
+    """Raises if a language has fewer than `least` documents in a split; the error counts those of both splits."""
+    for code, documents in corpus.split(split).items():
+        if len(documents) < least:
+            here = {name: len(corpus.split(name)[code]) for name in SPLITS}
+            parts = " and ".join(f"{number:,} for {name}" for name, number in here.items())
+            raise InputError(
+                f"{code} has {count_of(sum(here.values()), 'document')} in {corpus.name}: {parts}. "
+                f"{split.capitalize()} needs at least {least} of each language: add text, cut it into more documents, "
+                "or leave the language out"
+            )
 
 
 def check_sound(checkpoint: Checkpoint, corpus: Corpus | None) -> None:

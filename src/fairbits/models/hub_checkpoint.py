@@ -14,19 +14,11 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import REQUEST_BYTES
 from fairbits.core.records import read_object
 from fairbits.models.checkpoint import Checkpoint, hash_name
-from fairbits.models.io.safetensors_files import (
-    EXPLICIT,
-    INDEX,
-    INDEX_SUFFIX,
-    SINGLE,
-    StoredTensor,
-    TensorInfo,
-    read_bytes,
-)
+from fairbits.models.io.file_names import CONFIG, INDEX, INDEX_SUFFIX, SINGLE, find_pickle, pickle_advice
+from fairbits.models.io.safetensors_files import EXPLICIT, StoredTensor, TensorInfo, read_bytes
 from fairbits.models.io.weight_files import HubFiles
-from fairbits.models.source import find_pickle, is_hub_id, pickle_advice
+from fairbits.models.source import is_hub_id
 
-CONFIG = "config.json"
 REQUESTS_AHEAD = 8  # of parts of weights, while the ones before are used: one connection does not fill a fast line
 
 

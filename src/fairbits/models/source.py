@@ -1,22 +1,20 @@
-"""Where a model comes from: a directory, the Hugging Face Hub, a GGUF file, or the package itself."""
+"""Where a model comes from: a directory, the Hugging Face Hub, a GGUF file, or the package itself.
+
+torch is imported only to download or to convert a model.
+"""
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import snapshot_download
-
 from fairbits.core.errors import InputError
 from fairbits.models.embedded import PREFIX, find_embedded
-from fairbits.models.io.gguf_file import dequantize_gguf
-from fairbits.models.io.safetensors_files import INDEX, SINGLE
-from fairbits.models.io.weight_files import no_weights, unreachable
+from fairbits.models.io.file_names import CONFIG, INDEX, PICKLES, SINGLE, find_pickle, no_weights, pickle_advice
 
 SourceKind = Literal["directory", "hub", "gguf", "embedded", "memory"]
-PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 HUB_ID = r"(\w[\w.-]*/)?\w[\w.-]*"
 WANTED = ["README.md", "*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
@@ -34,26 +32,39 @@ class ModelSource:
 
 def find_source(target: str | Path, *, revision: str | None = None, with_code: bool = False) -> ModelSource:
     """Returns the source of the model `target`, after downloading or converting it if needed."""
+    kind, path = check_source(target, revision=revision), Path(os.path.expanduser(target))
+    if kind == "embedded":
+        directory, outliers = find_embedded(str(target))
+        return ModelSource("embedded", directory, outliers=outliers)
+    if kind == "gguf":
+        from fairbits.models.io.gguf_file import dequantize_gguf
+
+        return ModelSource("gguf", *dequantize_gguf(path))
+    return ModelSource(kind, path if kind == "directory" else _download(str(target), revision, with_code=with_code))
+
+
+def check_source(target: str | Path, *, revision: str | None = None) -> SourceKind:
+    """Returns what `target` names; raises if it names no model. Nothing is downloaded, converted or read."""
     if not isinstance(target, str | Path) or not str(target):
         raise InputError(f"the model is {target!r}; it must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
     path = Path(os.path.expanduser(target))
     if revision is not None and not is_hub_id(target):
         raise InputError(f"the revision {revision!r} was given for {target}; only a model on the Hub has revisions")
     if str(target).startswith(PREFIX):
-        directory, outliers = find_embedded(str(target))
-        return ModelSource("embedded", directory, outliers=outliers)
+        find_embedded(str(target))
+        return "embedded"
     if os.path.isdir(path):
         _check_format(path)
-        return ModelSource("directory", path)
+        return "directory"
     if path.suffix == ".gguf" and os.path.isfile(path):
-        return ModelSource("gguf", *dequantize_gguf(path))
+        return "gguf"
     if os.path.isfile(path):
         if path.suffix in PICKLES:
             raise InputError(pickle_advice(path.parent, path.name))
         raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
     if is_hub_id(target):
-        return ModelSource("hub", _download(str(target), revision, with_code=with_code))
-    raise InputError(f"there is no {path}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+        return "hub"
+    raise InputError(f"there is no {target}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
 
 
 def is_hub_id(target: str | Path) -> bool:
@@ -76,26 +87,15 @@ def _check_format(directory: Path) -> None:
     for name in names:
         if Path(name).suffix == ".gguf":
             raise InputError(f"{directory} holds GGUF files; pass the file itself: {directory / name}")
-    if "config.json" not in names:  # which may name other files
+    if CONFIG not in names:  # which may name other files
         raise no_weights(directory)
 
 
-def find_pickle(names: Iterable[str]) -> str | None:
-    """Returns the first of these files that holds pickled weights."""
-    unrelated = ("training_args", "optimizer", "scheduler")
-    return next((name for name in names if Path(name).suffix in PICKLES and not name.startswith(unrelated)), None)
-
-
-def pickle_advice(directory: Path, name: str) -> str:
-    """Returns why a pickle is not read, and how to convert it."""
-    return (
-        f"{directory / name} is a pickle, and reading one can run any code in it; weights must be in safetensors. "
-        f'If you trust it, convert it: python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer '
-        f"as T; [C.from_pretrained({str(directory)!r}).save_pretrained('converted') for C in (M, T)]\""
-    )
-
-
 def _download(repo_id: str, revision: str | None, *, with_code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    from fairbits.models.io.weight_files import unreachable
+
     wanted = [*WANTED, "*.py"] if with_code else WANTED
     try:
         snapshot = snapshot_download(repo_id, revision=revision, allow_patterns=wanted, ignore_patterns=UNWANTED)

@@ -99,22 +99,6 @@ class Corpus:
         clips = {split: {code: self.language_clips(code, split) for code in codes} for split in self.clips}
         return replace(self, calibration=kept[0], evaluation=kept[1], clips=clips)
 
-    def require(self, *, calibration_bytes: int = 0, evaluation_bytes: int = 0) -> "Corpus":
-        """Returns the corpus itself if every language has at least these bytes of UTF-8 in each split."""
-        lacking = []
-        for split, least in zip(SPLITS, (calibration_bytes, evaluation_bytes), strict=True):
-            whole(f"{split}_bytes", least, least=0)
-            for code in self.calibration:
-                size = self.size(code, split)
-                if size < least:
-                    lacking.append(f"{code} {least - size:,} bytes of {split} text (it has {size:,})")
-        if lacking:
-            raise InputError(
-                f"{self.name} lacks {'; '.join(lacking)}: every language must have {calibration_bytes:,} bytes of "
-                f"calibration text and {evaluation_bytes:,} of evaluation text; add text or leave these languages out"
-            )
-        return self
-
     def deduplicate(self) -> "Corpus":
         """Returns the corpus without calibration documents that are also evaluation documents of their language.
 

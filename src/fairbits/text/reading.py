@@ -91,6 +91,26 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
         )
 
 
+def check_text(text: str | None, languages: Iterable[str] | None, *, trained: Iterable[str] | None = None) -> None:
+    """Raises if `open_corpus` would refuse the text by its name, its files or its first line; the rest is not read."""
+    if text is None or text in EMBEDDED:
+        open_corpus(text, languages, trained=trained)
+        return
+    path = Path(text)
+    codes = None if languages is None else [language.code for language in requested_languages(languages)]
+    if not path.is_dir():
+        if not path.exists():
+            raise InputError(
+                f"there is no {path}; the text must be a directory, a JSONL file, or one that comes with fairbits: "
+                f"{' or '.join(EMBEDDED)}"
+            )
+        next(_json_lines(_check_jsonl(path)), None)
+    elif not speech_folders(path):
+        folders = [path / split for split in SPLITS if (path / split).is_dir()] or [path]
+        there = [_language_files(folder) for folder in folders]
+        _check_languages(path, codes, {code for files in there for code in files})
+
+
 def open_corpus(
     text: str | Path | Corpus | None, languages: Iterable[str] | None, *, trained: Iterable[str] | None = None
 ) -> Corpus:
@@ -167,8 +187,7 @@ def _read_directory(
 
 
 def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_all: bool) -> dict[str, Collector]:
-    texts = {entry: entry.stem for entry in visible_entries(path) if entry.suffix in SUFFIXES}
-    files = paths_by_language(texts, "file")
+    files = _language_files(path)
     collectors = {code: Collector(str(file), limit) for code, file in files.items() if wanted is None or code in wanted}
     for code, collector in collectors.items():
         is_plain = files[code].suffix == ".txt"
@@ -179,12 +198,22 @@ def _read_files(path: Path, wanted: Container[str] | None, *, limit: int, count_
     return collectors
 
 
-def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collectors:
+def _language_files(path: Path) -> dict[str, Path]:
+    """Returns the files of text in a directory by the code of their language."""
+    texts = {entry: entry.stem for entry in visible_entries(path) if entry.suffix in SUFFIXES}
+    return paths_by_language(texts, "file")
+
+
+def _check_jsonl(path: Path) -> Path:
     if path.suffix == ".txt":
         raise InputError(f"{path} is one text file; give the directory that holds it, or JSONL with `lang` and `text`")
+    return path
+
+
+def _read_jsonl(path: Path, wanted: Container[str] | None, limit: int) -> Collectors:
     collectors: Collectors = {}
     codes: dict[str, str] = {}
-    for where, row in _json_lines(path):
+    for where, row in _json_lines(_check_jsonl(path)):
         name, split = row.get("lang"), row.get("split", "")
         if not isinstance(name, str):
             raise InputError(f'{where} has no language; each line must be like {{"lang": "fra", "text": "…"}}')

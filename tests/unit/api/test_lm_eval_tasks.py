@@ -82,5 +82,5 @@ def test_a_directory_with_files_is_not_written_to(tmp_path) -> None:
     (tmp_path / "other.yaml").write_text("group: other\n")
     with pytest.raises(InputError, match="is not empty; give a new directory"):
         write_tasks(tmp_path, text=CORPUS)
-    with pytest.raises(InputError, match=r"other\.yaml is a file"):
+    with pytest.raises(InputError, match=r"other\.yaml is not a directory"):
         write_tasks(tmp_path / "other.yaml", text=CORPUS)

@@ -47,16 +47,6 @@ def test_restrict_keeps_the_order_asked_for() -> None:
         two_languages().restrict(["deu", "fra", "eng"])
 
 
-def test_require_names_all_that_is_missing_at_once() -> None:
-    corpus = two_languages()
-    assert corpus.require(calibration_bytes=corpus.size(FRA, "calibration"), evaluation_bytes=7) is corpus
-    with pytest.raises(InputError, match="fra_Latn 1 bytes of calibration") as caught:
-        corpus.require(calibration_bytes=23, evaluation_bytes=100)
-    assert "heb_Hebr 93 bytes of evaluation text (it has 7)" in str(caught.value)
-    assert "heb_Hebr 0" not in str(caught.value)
-    assert "fra_Latn 93 bytes of evaluation" in str(caught.value)
-
-
 def test_deduplication_folds_case_white_space_and_normal_form() -> None:
     corpus = Corpus("x", {"fra": ["L'ÉTÉ  dure", "autre"]}, {"fra": [unicodedata.normalize("NFD", "l'été\u00a0dure")]})
     clean = corpus.deduplicate()

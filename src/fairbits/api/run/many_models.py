@@ -10,12 +10,11 @@ from socket import gethostname
 from typing import Any
 
 from fairbits.api.fit import existing_directory
-from fairbits.api.report import RUN_FILE
 from fairbits.api.run import Finished, FinishedRun, run
 from fairbits.api.run.run_settings import EMBEDDED, recorded_device
 from fairbits.api.trial_tasks import task_device, task_resources
 from fairbits.core.errors import FairbitsError, InputError
-from fairbits.core.files import temporary_name
+from fairbits.core.files import RUN_FILE, temporary_name
 from fairbits.core.progress import Progress, within
 from fairbits.core.task_pool import Cluster, TaskPool, open_pool
 from fairbits.models.checkpoint import Checkpoint

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fairbits.api.quantize import draft_plan
-from fairbits.api.report import RUN_FILE, SCORES_FILE
+from fairbits.api.report import SCORES_FILE
 from fairbits.api.run.run_settings import RunSettings
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
-from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, write_files
-from fairbits.core.locks import LOCK, check_free, lock_directory
+from fairbits.core.files import RUN_FILE, check_directory, clear_temporary, file_sha256, write_files
+from fairbits.core.locks import check_free, lock_directory
 from fairbits.core.records import to_json
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import Identity
@@ -222,14 +222,10 @@ def open_directory(out: str | Path, settings: RunSettings) -> Iterator[RunDirect
 
 def _has_run(path: Path, data: RunFile) -> bool:
     """Returns whether a directory has this run; raises if it has anything else."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is not a directory; give a new one with --out")
-    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
-    if RUN_FILE in names:
+    check_directory(path, holding=(RUN_FILE,))
+    if started := (path / RUN_FILE).is_file():
         _check_same(path, RUN.read(path / RUN_FILE), data)
-    elif not all(name == LOCK or TEMPORARY.fullmatch(name) for name in names):
-        raise InputError(f"{path} is not empty and has no run in it; give a new directory with --out")
-    return RUN_FILE in names
+    return started
 
 
 def _check_same(path: Path, before: RunFile, now: RunFile) -> None:

@@ -18,11 +18,11 @@ from fairbits.api.make_plan import check_variants
 from fairbits.api.make_plan import plan as make_plan
 from fairbits.api.memory_needed import Held, Stage, TextSize, WorkCounter
 from fairbits.api.quantize import check_quantize
-from fairbits.api.report import RUN_FILE
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import sequence as listed
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.files import RUN_FILE
 from fairbits.core.progress import Progress
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.core.version import __version__, versions

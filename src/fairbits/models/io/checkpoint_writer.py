@@ -25,6 +25,7 @@ from torch import Tensor
 from fairbits.core.errors import InputError
 from fairbits.core.files import (
     TEMPORARY,
+    check_directory,
     clear_temporary,
     file_sha256,
     remove_tree,
@@ -44,15 +45,8 @@ from fairbits.models.io.compressed_tensors import (
     read_packed,
     split_index,
 )
-from fairbits.models.io.safetensors_files import (
-    EXPLICIT,
-    INDEX_SUFFIX,
-    Piece,
-    in_memory,
-    map_tensor,
-    read_header,
-    write_tensors,
-)
+from fairbits.models.io.file_names import CONFIG, INDEX_SUFFIX
+from fairbits.models.io.safetensors_files import EXPLICIT, Piece, in_memory, map_tensor, read_header, write_tensors
 from fairbits.models.scales.groups import Codes, check_planned
 from fairbits.models.scales.scheme import Scheme
 
@@ -114,13 +108,6 @@ def clear_remains(directory: str | Path) -> None:
         remove_tree(draft)
 
 
-def check_target(directory: str | Path) -> None:
-    """Raises if there is anything where the checkpoint will appear."""
-    target = Path(os.path.abspath(directory))
-    if _is_there(target):
-        raise InputError(f"{target} exists and is not empty; give a new directory")
-
-
 def check_draft(directory: str | Path, *, resume: bool) -> bool:
     """Returns whether a draft of the checkpoint has finished blocks, which only `resume` may go on from."""
     draft = draft_directory(directory)
@@ -138,7 +125,6 @@ def _is_there(directory: str | Path) -> bool:
     return target.exists() and (not target.is_dir() or any(target.iterdir()))
 
 
-CONFIG = "config.json"
 THRESHOLDS = "thresholds.safetensors"
 NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
@@ -184,7 +170,7 @@ class QuantizedWriter:
         self._seen: set[int | None] = set()  # blocks whose files were written or checked in this run
         stored = {name: (scheme.bits, scheme.group_size) for name, scheme in self.schemes.items()}
         with self._writing():
-            check_target(self.directory)
+            check_directory(self.directory, holding=())
             self._open(DraftState(**identity, stored=stored), resume=resume)
 
     @cached_property
@@ -249,7 +235,7 @@ class QuantizedWriter:
             self._apart.write(self._model)
             self._apart.write_indices(self._model, self._shards, size_bytes=self.size_bytes)
             self._write_config()
-            check_target(self.directory)
+            check_directory(self.directory, holding=())
             with uninterrupted():
                 self._model.replace(self.directory)
                 try:

@@ -45,15 +45,8 @@ from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
 from fairbits.models.architecture.parameter_mapping import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.safetensors_files import (
-    EXPLICIT,
-    INDEX,
-    INDEX_SUFFIX,
-    StoredTensor,
-    in_memory,
-    read_header,
-    write_tensors,
-)
+from fairbits.models.io.file_names import INDEX, INDEX_SUFFIX
+from fairbits.models.io.safetensors_files import EXPLICIT, StoredTensor, in_memory, read_header, write_tensors
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import BYTE_BITS, Scheme
 

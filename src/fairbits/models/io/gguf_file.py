@@ -8,7 +8,6 @@ The package gguf believes every length in a file, so that a header is checked he
 """
 
 import importlib.metadata
-import importlib.util
 import math
 import mmap
 import struct
@@ -24,18 +23,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import file_sha256, kept_directory
 from fairbits.models.architecture.meta_model import check_values, meta_model
+from fairbits.models.io.file_names import check_gguf
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
 # Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in
 # some. A family whose columns it permutes must not be added: importance would end up at another channel.
 _FAMILIES = ["bloom", "gemma", "gemma2", "gemma3", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"]
 ARCHITECTURES = {name: {"gemma3_text": "GEMMA3", "mistral": "LLAMA"}.get(name, name.upper()) for name in _FAMILIES}
-
-
-def check_gguf(what: str) -> None:
-    """Raises if the package gguf, which `what` needs, is not installed."""
-    if importlib.util.find_spec("gguf") is None:
-        raise InputError(f"{what} needs the package gguf, which is missing: pip install 'fairbits[gguf]'")
 
 
 def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, str]:

@@ -20,7 +20,8 @@ from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import Code, Count, Share, check_once, check_record
 from fairbits.core.version import __version__
-from fairbits.models.io.gguf_file import check_gguf, read_gguf_header
+from fairbits.models.io.file_names import check_gguf
+from fairbits.models.io.gguf_file import read_gguf_header
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 DATASETS, CHUNK_COUNT, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"

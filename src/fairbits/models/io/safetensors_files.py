@@ -30,9 +30,6 @@ from fairbits.core.memory import JSON_BYTES, PART_BYTES, WRITTEN_BYTES
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
 
-SINGLE = "model.safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
-INDEX = f"model{INDEX_SUFFIX}"
 EXPLICIT = "transformers_weights"  # in config.json: another file, or index of files, for transformers to read
 LENGTH_BYTES = 8
 ALIGNMENT = 8  # of the data within the file

@@ -20,15 +20,8 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_st
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
-from fairbits.models.io.safetensors_files import (
-    EXPLICIT,
-    INDEX,
-    INDEX_SUFFIX,
-    SINGLE,
-    StoredTensor,
-    parse_header,
-    read_header,
-)
+from fairbits.models.io.file_names import INDEX, INDEX_SUFFIX, SINGLE, no_weights
+from fairbits.models.io.safetensors_files import EXPLICIT, StoredTensor, parse_header, read_header
 from fairbits.models.loading import no_progress_bars
 
 TRIES = 5  # of an answer that ends early; each goes on where the one before ended
@@ -234,13 +227,6 @@ def read_weights(folder: Folder, explicit: object = None) -> tuple[dict[str, Sto
     if folder.has(SINGLE):
         return folder.read_header(SINGLE), ()
     raise no_weights(folder.path)
-
-
-def no_weights(directory: Path) -> InputError:
-    """Returns the error for a directory without weights."""
-    names = sorted(path.name for path in directory.iterdir())
-    listing = (", ".join(names[:8]) + (" …" if len(names) > 8 else "")) or "nothing"
-    return InputError(f"{directory} holds neither {SINGLE} nor {INDEX}; found: {listing}")
 
 
 def _read_explicit(folder: Folder, name: object) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:

@@ -8,6 +8,7 @@ bits alone. A policy checks its options before it requests evidence, which takes
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fairbits.core.checks import one_of
@@ -59,16 +60,49 @@ def check(policy: str, chosen: Mapping[str, Any], *, spell: Callable[[str], str]
             raise InputError(f"{policy} takes {spell(name)} only with {needed}")
 
 
+class EvidenceRequested(Exception):  # noqa: N818  # not an error: the policy has checked its options
+    """A policy asked for evidence that is not there yet."""
+
+
+class NoEvidence:
+    """Stands for a model that has not been opened."""
+
+    def __getattr__(self, _: str) -> Any:
+        raise EvidenceRequested
+
+
+def check_values(policy: str, chosen: Mapping[str, Any], *, spell: Callable[[str], str] = str) -> None:
+    """Raises if a policy refuses the chosen options whatever the model is."""
+    check(policy, chosen, spell=spell)
+    evidence: Any = NoEvidence()
+    common, special = _split(chosen)
+    with suppress(EvidenceRequested):
+        find_policy(policy)(evidence, PolicyOptions(**common), **special)
+
+
+def check_reads_audit(policy: str) -> None:
+    """Raises if a policy takes nothing from an audit."""
+    if not find_policy(policy).reads_audit:
+        readers = ", ".join(reader.name for reader in POLICIES.values() if reader.reads_audit)
+        raise InputError(f"{policy} takes nothing from an audit, only {readers} does: leave the audit out")
+
+
 def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None = None, **chosen: Any) -> Plan:
     """Returns the plan of a policy with the chosen options; options that it does not take are refused."""
     check(policy, chosen)
-    common = {name: value for name, value in chosen.items() if name in COMMON}
+    common, special = _split(chosen)
     options = PolicyOptions(**common, calibration=calibration)
     check_layers(evidence, options)
     function = find_policy(policy)
     if calibration is None and function.reads_text:
         raise InputError(f"{policy} needs text of every language: name languages, or give text")
-    return function(evidence, options, **{name: value for name, value in chosen.items() if name not in COMMON})
+    return function(evidence, options, **special)
+
+
+def _split(chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the options that all policies have, and the others."""
+    common = {name: value for name, value in chosen.items() if name in COMMON}
+    return common, {name: value for name, value in chosen.items() if name not in COMMON}
 
 
 def _takers(option: str) -> str:

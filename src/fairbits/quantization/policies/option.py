@@ -126,7 +126,11 @@ class PolicyOptions:
     embeddings: Annotated[Embeddings, Option("bits of embedding and head; 4: head 4, embedding 8")] = "keep"
     keep: Annotated[
         Sequence[int],
-        Option("blocks that keep the model's precision, such as 0,9,11", numbers="blocks such as 0,9,11 or 0..3"),
+        Option(
+            "blocks that keep the model's precision, such as 0,9,11",
+            default="none",
+            numbers="blocks such as 0,9,11 or 0..3",
+        ),
     ] = ()
     calibration: Calibration | None = None
 

@@ -36,9 +36,9 @@ def plan_from_scheme(
     Block l has `bits[l]` bits, `options.bits` without `bits`; 0 bits, and the blocks in `options.keep`, mean that a
     block keeps its weights.
     """
-    from fairbits.models.io.compressed_tensors import planned_bytes
-
     checkpoint = evidence.checkpoint
+    from fairbits.models.io.compressed_tensors import planned_bytes  # after the line that stops a mere check
+
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
     schemes = schemes_by_name(layers)
     size = planned_bytes(checkpoint, schemes)

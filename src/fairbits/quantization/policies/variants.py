@@ -1,6 +1,6 @@
 """Variants: a policy with some of its options, written in one word, such as gptq:mix=english."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,17 @@ class Variant:
         """Returns its options at a number of bits; a policy that takes mean bits is given these."""
         names = find_policy(self.policy).bits_options
         return {next((name for name in names if name in self.options), names[0]): bits, **self.options}
+
+
+def with_options(
+    text: str, options: Mapping[str, Any], *, spell: Callable[[str], str] = str
+) -> tuple[str, dict[str, Any]]:
+    """Returns the policy of name:option=value:… and its options with more `options`, which may not contradict them."""
+    chosen = variant(text)
+    for name, value in chosen.options.items():
+        if options.get(name, value) != value:
+            raise InputError(f"policy is {text!r:.80}, and {spell(name)} is {options[name]!s:.40}; give one of the two")
+    return chosen.policy, {**chosen.options, **options}
 
 
 def variant(text: str) -> Variant:

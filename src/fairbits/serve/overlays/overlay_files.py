@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fairbits.core.errors import InputError
-from fairbits.core.files import TEMPORARY, clear_temporary, file_sha256, uninterrupted, write_whole
-from fairbits.core.locks import LOCK, lock_directory
+from fairbits.core.files import LOCK, TEMPORARY, clear_temporary, file_sha256, uninterrupted, write_whole
+from fairbits.core.files import check_directory as check_writable_directory
+from fairbits.core.locks import lock_directory
 from fairbits.core.records import (
     Code,
     Count,
@@ -276,18 +277,11 @@ class Overlays:
 
 def check_directory(directory: Path) -> Path:
     """Returns the directory if overlays can be written to it: it is new, empty, or holds only overlays."""
-    try:
-        if directory.exists() and not directory.is_dir():
-            raise InputError(f"{directory} is not a directory; give one to write overlays to")
-        names = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
-        there = next(parent for parent in (directory, *directory.parents) if parent.exists())
-    except OSError as error:  # the name is too long, or the directory is not accessible
-        raise InputError(f"{directory} cannot be used ({error.strerror}); give another path") from None
+    check_writable_directory(directory)
+    names = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
     foreign = [name for name in names if name != LOCK and not WRITTEN.fullmatch(name) and not TEMPORARY.fullmatch(name)]
     if foreign and MANIFEST not in names:
         raise InputError(f"{directory} holds other files ({foreign[0]} …); give a new or empty directory for overlays")
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(f"{there} is not writable; give a path in a directory where you may write")
     return directory
 
 

@@ -59,14 +59,14 @@ def test_one_that_fails_does_not_stop_the_others(models, tmp_path) -> None:
     (tmp_path / "one" / "letter.txt").write_text("of someone else")
     results = run_many(models, out=tmp_path, **QUICK)
     assert list(results.runs) == ["two"]
-    assert "is not empty and has no run in it" in str(results.failed["one"])
+    assert "is not empty and has no run.json" in str(results.failed["one"])
     assert runs_data(results)["failed"] == {"one": str(results.failed["one"])}
 
 
 def test_one_model_is_run_in_the_directory_itself_and_its_error_is_raised(tmp_path) -> None:
     assert run_directories(["embedded:tiny"], tmp_path) == {"embedded-tiny": tmp_path}
     (tmp_path / "letter.txt").write_text("of someone else")
-    with pytest.raises(InputError, match="is not empty and has no run in it"):
+    with pytest.raises(InputError, match=r"is not empty and has no run\.json"):
         run_many(["embedded:tiny"], out=tmp_path, **QUICK)
 
 

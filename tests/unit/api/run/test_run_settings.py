@@ -40,7 +40,7 @@ def test_another_model_and_other_text_need_another_directory(whole, model, readi
 
 def test_a_directory_of_others_is_left_alone(model, tmp_path, small) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and has no run in it"):
+    with pytest.raises(InputError, match=r"is not empty and has no run\.json"):
         run(model, out=tmp_path, **small)
     with pytest.raises(InputError, match="is not a directory"):
         run(model, out=tmp_path / "mine", **small)

@@ -375,9 +375,9 @@ def test_directories_that_cannot_take_overlays_are_refused(overlays: Overlays, p
     (other / "config.json").write_text("{}")
     for wrong, message in (
         (file, "is not a directory"),
-        (file / "overlays", "is not writable"),
+        (file / "overlays", "is not a directory where you may write"),
         (other, r"holds other files \(config.json"),
-        (tmp_path / ("x" * 300), "cannot be used"),
+        (tmp_path / ("x" * 300), "cannot be written"),
     ):
         with pytest.raises(InputError, match=message):
             check_directory(wrong)
