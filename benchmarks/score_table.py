@@ -19,7 +19,7 @@ import numpy as np
 
 from fairbits.core.files import write_files
 from fairbits.core.table import Table
-from fairbits.evaluation.meaning import LEVELS, percent
+from fairbits.evaluation.meaning import LEVELS, percent, times
 from fairbits.evaluation.scores import Scores
 from fairbits.text.language_codes import language_from_code
 
@@ -110,7 +110,7 @@ def policy_table(rows: Sequence[Row]) -> Table:
 
 
 def _times(ratio: float) -> str:
-    return f"× {ratio:.3g}" if ratio < 100 else "over × 100"
+    return f"× {times(ratio)}" if ratio < 100 else "over × 100"
 
 
 def level_table(rows: Sequence[Row]) -> Table:

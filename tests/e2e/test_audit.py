@@ -166,7 +166,7 @@ def test_a_group_that_fits_is_chosen(call, bloom) -> None:
 
 
 def test_other_models_need_names_or_text(call, bloom) -> None:
-    assert "languages must be named" in refused(call(bloom))
+    assert "there is no text to read" in refused(call(bloom))
 
 
 @pytest.mark.parametrize(

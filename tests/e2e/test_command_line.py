@@ -48,8 +48,8 @@ def parsed(example: str) -> typer.Context:
 
 
 def test_the_order_of_the_commands() -> None:
-    order = "run audit plan quantize evaluate report gate overlay generate serve "
-    order += "compare sweep screen diff laaciq inspect languages mix imatrix tasks doctor research theory"
+    order = "evaluate gate report audit compare run quantize plan sweep overlay generate serve "
+    order += "languages mix imatrix tasks inspect doctor screen diff laaciq research theory"
     assert GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 
 

@@ -57,7 +57,7 @@ def test_what_is_wrong_ends_with_2(command, asked, adaptive, monkeypatch, tmp_pa
         ("--language", "deu", ENGLISH): "must be one that is served",
         ("--temperature", "-1", ENGLISH): "--temperature is -1",
         ("--top-p", "0", ENGLISH): "--top-p is 0",
-        ("--max-tokens", "0", ENGLISH): "max_new_tokens is 0",
+        ("--max-tokens", "0", ENGLISH): "--max-tokens is 0",
         ("--overlays", str(tmp_path), ENGLISH): "has no overlays.json",
         ("--confidence", "3", ENGLISH): "confidence is 3",
         ("",): "every prompt must be valid Unicode text, not empty",

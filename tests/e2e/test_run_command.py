@@ -24,14 +24,16 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     assert "eng → English" in errors
     for stage in ("model", "scores.json", "baselines/rtn.json", "report.html"):
         assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
-    *table, page, following, _, _ = printed.splitlines()
+    *table, meaning, page, following = printed.splitlines()
     assert max(map(cell_len, table)) <= 80
+    assert "changes most: of 100 next tokens, " in meaning
     assert page == f"report: {tmp_path / 'run' / 'report.html'}"
     assert (tmp_path / "run" / "report.html").is_file()
     for language in ("eng_Latn", "heb_Hebr"):
         assert language in printed
     gate = following.removeprefix("next:   fairbits ").split()
-    assert command(*gate)[0] == 2  # a limit is for the user to choose
+    assert gate[-2:] == ["--max-changed", "10"]  # the limit of all examples, whatever the model lost
+    assert command(*gate)[0] == 1
     assert command(*gate[:-1], "99")[0] == 0
 
     code, printed, errors = command("run", model, *QUICK, "--out", tmp_path / "run", "--json")

@@ -71,7 +71,7 @@ def test_limits_json_and_junit(runs, command, tmp_path) -> None:
         (("gate", "--max-worst", "1"), "SCORES.json is missing"),
         (("gate", "--samples", ".", ".", "--language-of", "xnli"), "--language-of is 'xnli'; it must be a task and"),
         (("gate", "--samples", ".", ".", "--language-of", "a=de", "--language-of", "a=fr"), "gives a two languages"),
-        (("tasks", "--out", "tasks"), "languages must be named"),
+        (("tasks", "--out", "tasks"), "there is no text to read"),
         (("tasks", "--out", "tasks", "--languages", "eng", "--kinds", "bits"), "kind is 'bits'"),
     ],
 )

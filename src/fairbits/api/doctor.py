@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -51,7 +52,7 @@ class Extra:
 
     @property
     def command(self) -> str:
-        return f'pip install "fairbits[{self.name}]"'
+        return f"pip install {shlex.join(self.missing)}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from fairbits.core.progress import Progress
 from fairbits.forward.tokenize import open_corpus_for, short_text_notes, tokenize_corpus
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.file_names import check_gguf
 from fairbits.models.io.gguf_file import gguf_names
 from fairbits.models.io.imatrix_file import Imatrix, Importance, merge_imatrices, read_imatrix
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
@@ -111,7 +110,6 @@ def merge(files: Sequence[tuple[str | Path, float]]) -> Imatrix:
 
 def _names(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns llama.cpp's names of the linear layers in the blocks; raises if the model has no place in llama.cpp."""
-    check_gguf("an imatrix")
     packed = next((note for note in checkpoint.notes if note.startswith(QUANTIZED)), None)
     if packed is not None:
         raise InputError(

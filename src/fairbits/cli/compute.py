@@ -21,7 +21,7 @@ Ray = Annotated[
     str | None,
     typer.Option(
         help="Run the tasks on a Ray cluster: host:port of its head, auto (the cluster of this machine), or local "
-        "(start one here). Needs fairbits[ray].",
+        "(start one here). Needs the package ray.",
         metavar="ADDRESS",
         autocompletion=completion.one_of("local", "auto"),
     ),

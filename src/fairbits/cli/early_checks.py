@@ -16,7 +16,7 @@ from fairbits.core.files import check_directory
 from fairbits.core.records import read_object
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.models.embedded import embedded_languages
-from fairbits.models.io.file_names import CONFIG, check_gguf, check_packages
+from fairbits.models.io.file_names import CONFIG, check_packages, check_transformers
 from fairbits.models.source import check_source
 from fairbits.quantization.policies import check_values
 from fairbits.quantization.policies.variants import variant
@@ -57,7 +57,7 @@ def check_model(model: str, *, revision: str | None = None, packed: bool = False
     """Raises if an argument names no model, or one whose weights (if they are read `packed`) need another package."""
     kind = check_source(model, revision=revision)
     if kind == "gguf":
-        check_gguf(model)
+        check_transformers(model)
     elif kind == "directory":
         config = read_object(Path(model).expanduser() / CONFIG, finite=False)
         if packed:

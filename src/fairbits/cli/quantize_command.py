@@ -151,8 +151,8 @@ def _check_early(
     """Raises if an argument is wrong, before torch is imported."""
     if plan_file is not None:
         Plan.load(_check_alone(plan_file, chosen))
-    reads_text = plan_file is None and policy_options.check_options(chosen)
-    early_checks.check(arguments, with_text=reads_text and not resume)
+    decided = resume or plan_file is not None  # by an earlier plan
+    early_checks.check(arguments, with_text=not decided and policy_options.check_options(chosen))
     check_directory(arguments["out_directory"], holding=("plan.json",) if resume else ())
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from fairbits.evaluation.scores import Scores
 
 LEGEND = (
-    "Divergence from the reference model, with 95 % confidence intervals over documents. better, worse: significant "
-    "paired differences, Holm-corrected. worst, gap: corrected for selection."
+    "Perplexity and KL: of the model that was written, against the reference model. better, worse: significant paired "
+    "differences in KL from the baseline, Holm-corrected. In parentheses: 95 % intervals over documents. worst, gap: "
+    "corrected for selection."
 )
 MODELS_LEGEND = (
     "Divergence from the reference model with 95 % confidence intervals over documents. DIR/report.html has more."
@@ -104,7 +105,7 @@ def run(
     Examples:
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
-      fairbits run ./model --text texts --bits 3 --audit --more-bits 2,4 --baselines rtn,mse
+      fairbits run ./model --text texts --audit --more-bits 3,8 --baselines rtn,mse
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
@@ -197,27 +198,31 @@ def runs_data(result: "FinishedRuns") -> dict[str, object]:
 
 
 def run_tables(run: "FinishedRun") -> list[Table]:
-    """Returns the damage of every language under the first baseline and the policy, a summary, and the notes."""
+    """Returns how every language changes under the first baseline and the policy, a summary, and the notes."""
+    from fairbits.evaluation.meaning import times
     from fairbits.stats.frame import worst_first
 
     scores = {**dict(list(run.baselines.items())[:1]), run.policy: run.scores}
-    damage = [measured.frame().by_language() for measured in scores.values()]
-    number = NumberFormat(max(abs(estimate.value) for languages in damage for estimate in languages.values()))
+    damage = run.scores.frame().by_language()
+    number = NumberFormat(max(part.disparity().worst[1].value for part in scores.values()))
+    of_100 = NumberFormat(1.0, factor=100.0, decimals=1)
     significant = run.scores.contrast(next(iter(run.baselines.values()))).significant() if run.baselines else {}
     rows: list[tuple[Cell, ...]] = []
-    for code in worst_first(damage[-1]):
+    for code in worst_first(damage):
         mark = "" if code not in significant else "better" if significant[code].value < 0 else "worse"
         style = {"better": "green", "worse": "red"}.get(mark, "")
-        estimates = (number.estimate(languages[code]) for languages in damage)
-        rows.append((short_name(code), dim(code), *estimates, [(mark, style)]))
+        changed = (of_100.estimate(measured.flips[code]) for measured in scores.values())
+        perplexity = times(1 + run.scores.relative_perplexity[code].value)
+        kl = number(damage[code].value)
+        rows.append((short_name(code), dim(code), *changed, f"× {perplexity}", kl, [(mark, style)]))
     setting, documents = run.scores.setting, len(run.scores.documents.lang)
     amounts = f"{count_of(len(run.scores.languages), 'language')}, {count_of(documents, 'document')}"
     languages = Table(
-        [(run.scores.reference.target, "bold cyan"), "  ", (f"divergence, {number.prefix}bits per byte", "bold")],
-        ("language", "code", *scores, ""),
+        [(run.scores.reference.target, "bold cyan"), "  ", ("of 100 next tokens, how many change", "bold")],
+        ("language", "code", *scores, "perplexity", "KL", ""),
         tuple(rows),
         above=(dim(f"{setting.split} text of {setting.corpus}: {amounts}"), ""),
-        left=(1, 2, 3, 4),
+        left=(1, *range(2, 2 + len(scores)), 4 + len(scores)),
     )
     notes = (note for measured in reversed(scores.values()) for note in (*measured.notes, *measured.interval_notes))
     return [languages, _summary(scores, number), *notes_table(dict.fromkeys([*run.notes, *run.plan_notes, *notes]))]
@@ -237,7 +242,7 @@ def _summary(scores: "Mapping[str, Scores]", number: NumberFormat) -> Table:
         ("mean", *(number.estimate(part.mean) for part in disparities)),
         ("size", *sizes),
     )
-    return Table("Over languages", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
+    return Table(f"KL over languages, {number.prefix}bits per byte", ("", *scores), rows, (dim(LEGEND),), left=(1, 2))
 
 
 def next_steps(run: "FinishedRun") -> Iterator[Cell]:

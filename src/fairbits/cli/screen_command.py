@@ -40,7 +40,7 @@ def screen(
 
     Examples:
       fairbits screen embedded:tiny "embedded:tiny?outliers=3:125"
-      fairbits screen ./model ./other --languages eng,fra,hin,heb --outlier-kappa 5
+      fairbits screen ./model ./other --languages eng,fra,heb --outlier-kappa 5
     """
     names = options.language_names(languages)
     whole("bits", bits, least=2, most=8)

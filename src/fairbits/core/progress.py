@@ -68,7 +68,12 @@ def part(progress: Progress | None, stage: str, *, number: int, count: int) -> P
     """Returns the progress of one of `count` equal rounds, reported as a part of `stage`; the first is number 0."""
     if progress is None:
         return None
-    return lambda _stage, done, total: progress(stage, number * total + done, count * total)
+
+    def show(_stage: str, done: float, total: float) -> None:
+        if total or not number:  # else the beginning of a later round, which would undo what is shown
+            progress(stage, number * total + done, count * total)
+
+    return show
 
 
 class NumberedProgress:

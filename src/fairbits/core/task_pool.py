@@ -20,7 +20,7 @@ from fairbits.core.progress import Progress
 from fairbits.core.units import gigabytes
 from fairbits.core.version import __version__
 
-NEEDS_RAY = "--ray needs Ray, which is not installed here; install it with: pip install 'fairbits[ray]'"
+NEEDS_RAY = "--ray needs Ray, which is not installed here; install it: pip install ray"
 AUTO, LOCAL = "auto", "local"
 """The addresses of the cluster that this machine belongs to, and of one that a command starts here for itself."""
 START_CLUSTER = "start one with `ray start --head`, or give --ray local"

@@ -48,7 +48,7 @@ class Meaning:
         name, count = language_from_code(self.language).name, percent(self.changed.value)
         limits = self.changed
         interval = f"95 % CI {percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
-        ratio = f"perplexity is multiplied by {self.perplexity.value:.3g}"
+        ratio = f"perplexity is multiplied by {times(self.perplexity.value)}"
         return (
             f"{name} changes most: of 100 {self.what}, {count} are no longer the reference's first choice "
             f"({interval}), and {ratio}. That is {self.level}."
@@ -70,6 +70,15 @@ def percent(share: float) -> str:
     ('44', '3.3')
     """
     return f"{share:.1f}" if share < 9.95 else f"{share:.0f}"
+
+
+def times(ratio: float) -> str:
+    """Returns a ratio with two decimals, or three digits from 10 on.
+
+    >>> times(1.0), times(46.13)
+    ('1.00', '46.1')
+    """
+    return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.3g}"
 
 
 def advice(settings: Mapping[str, Any], *, policy: str) -> str:

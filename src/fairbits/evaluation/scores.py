@@ -33,7 +33,7 @@ from fairbits.evaluation.language_groups import (
     outside,
     read_groups,
 )
-from fairbits.evaluation.meaning import Meaning
+from fairbits.evaluation.meaning import Meaning, times
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
@@ -341,7 +341,7 @@ class Scores(Shown):
                     short_name(code),
                     dim(code),
                     of_100.estimate(self.flips[code]),
-                    f"× {1 + self.relative_perplexity[code].value:.2f}",
+                    f"× {times(1 + self.relative_perplexity[code].value)}",
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
                 )

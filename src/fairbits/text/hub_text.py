@@ -60,7 +60,7 @@ def _rows(
     except ImportError:
         raise InputError(
             f"{name} is a Hugging Face dataset and the package datasets is not installed; "
-            "install it (pip install 'fairbits[datasets]') or give the text as files"
+            "install it (pip install datasets) or give the text as files"
         ) from None
     try:
         table = datasets.load_dataset(name, configuration, split=split, revision=revision, streaming=True)

@@ -133,7 +133,10 @@ def open_corpus(
         there = {language.code for language in available()}
         languages = [code for code in trained if code in there]
     if languages is None and name == DECLARATION:
-        raise InputError("languages must be named for the embedded declaration, which has hundreds")
+        raise InputError(
+            "there is no text to read: give a directory of text or of speech (--text DIR), or name the languages "
+            "(--languages eng,fra,heb) to read the declaration of human rights, which comes with fairbits"
+        )
     return embedded(languages)
 
 

@@ -35,7 +35,7 @@ def test_what_is_required_is_what_the_package_says(examination) -> None:
 
 def test_extras_within_extras_are_followed() -> None:
     names = {requirement.name for requirement in requirements("dev")}
-    assert {"gguf", "datasets", "pytest"} <= names
+    assert {"datasets", "pytest"} <= names
     assert "fairbits" not in names
 
 
@@ -64,10 +64,10 @@ def test_a_package_that_is_not_there_or_does_not_load(tmp_path, monkeypatch) -> 
 
 
 def test_an_extra_names_what_is_missing_and_the_command(examination) -> None:
-    extra = Extra("gguf", (Package("gguf", "gguf>=0.17", None), Package("accelerate", "accelerate>=1.0", "1.2")))
-    assert extra.missing == ("gguf>=0.17",)
+    extra = Extra("serve", (Package("uvicorn", "uvicorn>=0.34", None), Package("fastapi", "fastapi>=0.115", "0.116")))
+    assert extra.missing == ("uvicorn>=0.34",)
     printed = " ".join(page(replace(examination, extras=(extra,))).split())
-    assert 'for gguf missing gguf>=0.17; pip install "fairbits[gguf]"' in printed
+    assert "for serve missing uvicorn>=0.34; pip install 'uvicorn>=0.34'" in printed
     assert examination.problems == replace(examination, extras=(extra,)).problems  # nothing that must be mended
 
 
@@ -103,7 +103,7 @@ def test_caches_are_counted_and_the_user_is_not_named(tmp_path, monkeypatch) -> 
 def test_the_page_fits_80_columns(examination) -> None:
     lines = page(examination).splitlines()
     assert max(map(len, lines)) <= 80
-    for word in ("fairbits", "torch", "for gguf", "cpu", "memory", "disk", "embedded:tiny", "vllm"):
+    for word in ("fairbits", "torch", "for serve", "cpu", "memory", "disk", "embedded:tiny", "vllm"):
         assert any(word in line for line in lines), word
 
 

@@ -85,9 +85,9 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
         str(packed.directory), reference=source.directory, text=CORPUS, progress=lambda *call: seen.append(call)
     )
     assert capfd.readouterr() == ("", "")
-    assert [what for what, done, total in seen if done == total] == [
-        "evaluating the reference model",
-        "evaluating the quantized model",
+    assert [what for what, done, total in seen if done == total > 0] == [
+        "stage 1 of 2: evaluating the reference model",
+        "stage 2 of 2: evaluating the quantized model",
     ]
     assert again.as_bytes() == scores.as_bytes()  # the same inputs, the same bytes
     assert (scores.reference.fingerprint, scores.quantized.fingerprint) == (source.fingerprint, packed.fingerprint)
@@ -171,14 +171,24 @@ def test_the_table_fits_and_has_the_worst_first(scores) -> None:
     damage = scores.frame().by_language()
     first, second = sorted(damage, key=lambda code: -damage[code].value)
     assert text.index(first) < text.index(second)
-    for word in ("divergence", "loss", "recovery", "Per token", "worst", "mean", "gap, corrected", "gap, plain"):
+    for word in (
+        "changed",
+        "perplexity",
+        "divergence",
+        "loss",
+        "Per token",
+        "worst",
+        "mean",
+        "gap, corrected",
+        "gap, plain",
+    ):
         assert word in text
     assert "deviation" in text
     assert "ats of divergence per parallel section" in text
     assert "2 languages, 16 documents" in text
     assert "at least 8 documents per language" in " ".join(text.split())
     row = next(line for line in text.splitlines() if first in line)
-    assert f"{1 - scores.flips[first].value:.1%}" in row
+    assert f"{100 * scores.changed_frame.by_language()[first].value:.1f}" in row
     assert f"{scores.recovery[first]:.1%}" in row
     assert "written for a test" in text
     assert "predicting every token, given those before it" in text

@@ -197,7 +197,7 @@ def test_what_cannot_be_done_is_refused_at_once(tiny: Checkpoint, options: dict[
 
 
 def test_a_model_of_unknown_languages_asks_for_them(llama: Checkpoint) -> None:
-    with pytest.raises(InputError, match="languages must be named"):
+    with pytest.raises(InputError, match="name the languages"):
         plan(llama, group=16)
 
 

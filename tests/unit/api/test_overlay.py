@@ -148,7 +148,7 @@ def test_text_that_is_too_little_is_told_before_the_model_is_asked(
     whole = udhr(CODES[:2])
     few = Corpus("few", {code: texts[:2] for code, texts in whole.calibration.items()}, whole.evaluation)
     seen: list[str] = []
-    with pytest.raises(InputError, match="eng_Latn has 2 documents"):
+    with pytest.raises(InputError, match="eng_Latn has 21 documents in few: 2 for calibration"):
         overlay(llama, base=base, out=tmp_path / "o", text=few, progress=lambda what, _done, _total: seen.append(what))
     assert not seen
     with pytest.raises(InputError, match="has only one language"):

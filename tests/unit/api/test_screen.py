@@ -199,7 +199,7 @@ def test_the_table_fits_80_columns(screening) -> None:
 
 
 def test_progress_names_the_model(screening) -> None:
-    assert [name for name, done, total in SEEN if done == total] == [
+    assert [name for name, done, total in SEEN if done == total > 0] == [
         f"{row.target}: reading weights" for row in screening.rows if row.weights
     ]
 

@@ -97,7 +97,7 @@ def test_a_feature_extractor_must_belong_to_the_model(
 def test_the_command_line_says_what_is_wrong(whisper: Path, speech: Path, tmp_path: Path, command) -> None:
     code, _, errors = command("audit", whisper)
     assert code == 2
-    assert "give a directory of speech (--text DIR)" in " ".join(errors.split())
+    assert "give a directory of text or of speech (--text DIR)" in " ".join(errors.split())
     bad = Path(shutil.copytree(speech, tmp_path / "bad"))
     for clip in (bad / "eng").glob("*.wav"):
         clip.write_bytes(clip.read_bytes()[:1000])

@@ -101,7 +101,7 @@ def test_scores_are_those_of_whole_models(reading_model, tmp_path, monkeypatch) 
     for name in ("nll_reference", "nll_quantized", "kl"):
         np.testing.assert_allclose(getattr(scores.documents, name), getattr(whole.documents, name), rtol=1e-4)
     assert scores.notes == whole.notes
-    for stage in ("evaluating the reference model", "evaluating the quantized model"):
+    for stage in ("stage 1 of 2: evaluating the reference model", "stage 2 of 2: evaluating the quantized model"):
         done = [call[1:] for call in seen if call[0] == stage]
         assert done == sorted(done)
         assert done[-1][0] == done[-1][1]

@@ -114,7 +114,7 @@ def test_batches_do_not_matter_and_progress_ends(reading_model, monkeypatch) -> 
     assert seen[0] == ("evaluating the reference model", 0, 0)  # the moment it begins
     assert ("evaluating the reference model", len(text.windows), len(text.windows)) in seen
     assert seen[-1] == ("evaluating the quantized model", len(text.windows), len(text.windows))
-    assert len(seen) == 1 + len(text.windows)
+    assert len([done for _, done, total in seen if done == total > 0]) == 2
 
 
 def test_half_precision_is_kept_as_it_is(reading_model) -> None:

@@ -94,7 +94,7 @@ def test_progress_counts_both_models_once(families) -> None:
         info.nbytes for side in (model_diff.a, model_diff.b) for info in Checkpoint(side.target).tensors.values()
     )
     assert {(stage, whole) for stage, _, whole in seen} == {("reading weights", total)}
-    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
     assert seen[-1][1] == total
 
 

@@ -90,4 +90,5 @@ def test_progress_counts_batches_and_blocks(reading_model) -> None:
     checkpoint = reading_model("llama")
     channel_importance(checkpoint, text_of(checkpoint), progress=lambda *call: seen.append(call))
     assert seen[-1][0] == "reading text"
-    assert seen[-1][1] == seen[-1][2] == len(seen)
+    assert seen[0][1:] == (0, 0)  # the moment it begins
+    assert seen[-1][1] == seen[-1][2] == len(seen) - 1

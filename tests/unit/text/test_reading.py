@@ -265,7 +265,7 @@ def test_texts_that_come_with_fairbits_have_names(name, tmp_path, monkeypatch) -
 def test_an_embedded_model_reads_the_languages_that_it_and_the_text_have() -> None:
     for text in (None, "declaration"):
         assert len(open_corpus(text, None, trained=LANGUAGES["tiny"]).languages) == 20
-        with pytest.raises(InputError, match="languages must be named for the embedded declaration"):
+        with pytest.raises(InputError, match="there is no text to read"):
             open_corpus(text, None)
     assert len(open_corpus("help", None, trained=LANGUAGES["tiny"]).languages) == 12
     assert open_corpus("help", None) == help_text()

@@ -4,9 +4,12 @@ Nothing here needs torch.
 """
 
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from fairbits.core.errors import InputError
 
@@ -14,6 +17,7 @@ SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX = f"model{INDEX_SUFFIX}"
 CONFIG = "config.json"
+FOR_GGUF = "5.22"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 PACKAGES: Mapping[str, Mapping[str, str]] = {  # that transformers needs: modules and how pip calls them, by method
     "aqlm": {"aqlm": "aqlm"},
@@ -44,10 +48,14 @@ def check_packages(model: str | Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def check_gguf(what: str) -> None:
-    """Raises if the package gguf, which `what` needs, is not installed."""
-    if find_spec("gguf") is None:
-        raise InputError(f"{what} needs the package gguf, which is missing: pip install 'fairbits[gguf]'")
+def check_transformers(path: str | Path) -> None:
+    """Raises if transformers is too old to read a GGUF file: 5.17 misreads the tokenizer of Gemma."""
+    installed = version("transformers")
+    if Version(installed) < Version(FOR_GGUF):
+        raise InputError(
+            f"{path} is a GGUF file, which needs transformers {FOR_GGUF} or newer; {installed} is installed, which "
+            "reads the tokenizers of some GGUF files wrongly: pip install --upgrade transformers"
+        )
 
 
 def no_weights(directory: Path) -> InputError:

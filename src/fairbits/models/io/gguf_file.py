@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufCo
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import file_sha256, kept_directory
 from fairbits.models.architecture.meta_model import check_values, meta_model
-from fairbits.models.io.file_names import check_gguf
+from fairbits.models.io.file_names import check_transformers
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
 # Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in
@@ -39,7 +39,6 @@ def gguf_names(family: str, names: Iterable[str], *, blocks: int) -> dict[str, s
             f"the model is of the family {family!r:.40}; the names of its tensors in llama.cpp are known for "
             f"{', '.join(ARCHITECTURES)}: use llama-imatrix for this one, with text from fairbits mix"
         )
-    check_gguf("an imatrix")
     import gguf
 
     tensors = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURES[family]], blocks)
@@ -193,7 +192,7 @@ def open_header(path: Path) -> GgufHeader:
     """Returns the header of a file that holds a whole model, checked."""
     header = read_gguf_header(path)
     metadata = header.metadata
-    check_gguf(str(path))
+    check_transformers(path)
     if metadata.get("general.type") == "imatrix":
         raise InputError(f"{path} is an imatrix, not a model; llama-quantize --imatrix reads it")
     if metadata.get("split.count", 1) not in (0, 1):

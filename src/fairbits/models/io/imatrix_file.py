@@ -20,7 +20,6 @@ from fairbits.core.errors import InputError
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.records import Code, Count, Share, check_once, check_record
 from fairbits.core.version import __version__
-from fairbits.models.io.file_names import check_gguf
 from fairbits.models.io.gguf_file import read_gguf_header
 
 SUMS, COUNTS = ".in_sum2", ".counts"
@@ -58,7 +57,6 @@ class Imatrix:
         write_files({check_writable(path, example="imatrix.gguf"): self.to_bytes()})
 
     def to_bytes(self) -> bytes:
-        check_gguf("an imatrix")
         import gguf
 
         class Writer(gguf.GGUFWriter):
@@ -91,7 +89,6 @@ class Imatrix:
 
 def read_imatrix(path: str | Path) -> Imatrix:
     """Returns the content of an imatrix file in GGUF, ours or one of llama-imatrix."""
-    check_gguf("an imatrix")
     from gguf import GGUFReader
 
     path = Path(path)

@@ -16,7 +16,7 @@ from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
 from fairbits.quantization.policies.option import PolicyOptions
 
 LARGE = 0.25  # the share of the result from which tensors that are not quantized are worth a note
-CONVERT = "python: AutoModelForCausalLM.from_pretrained(MODEL, dtype='bfloat16').save_pretrained('converted')"
+CONVERT = "in transformers: from_pretrained(MODEL, dtype='bfloat16'), then save_pretrained(DIR)"
 
 
 def plan_from_scheme(

@@ -48,7 +48,8 @@ def check_installed() -> None:
         try:
             import_module(name)
         except ImportError:
-            raise InputError(f"fairbits serve needs {name}; install it: pip install 'fairbits[serve]'") from None
+            packages = " ".join(NEEDED).replace("_", "-")
+            raise InputError(f"fairbits serve needs {name}; install it: pip install {packages}") from None
 
 
 def bind(host: str, port: int) -> Address:
