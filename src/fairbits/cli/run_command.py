@@ -105,7 +105,7 @@ def run(
     Examples:
       fairbits run
       fairbits run ./model --languages eng,fra,heb --out run
-      fairbits run ./model --text texts --audit --more-bits 3,8 --baselines rtn,mse
+      fairbits run ./model --text texts --audit --more-bits 3,8 --baselines mse
       fairbits run ./model --languages eng,fra,heb --dry-run
       fairbits run ./model-a ./model-b --text texts --out runs --ray auto
     """
