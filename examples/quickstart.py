@@ -24,10 +24,9 @@ with TemporaryDirectory() as directory:
     fb.quantize("embedded:tiny", plan, out=checkpoint)
     scores = fb.evaluate(checkpoint, reference="embedded:tiny", languages=LANGUAGES, tokens=512)
 
-added = scores.frame(measure="loss").by_language()
 for code, damage in scores.frame().by_language().items():
-    interval = f"[{damage.low:.4f}, {damage.high:.4f}]"
-    print(f"{code}  divergence {damage.value:.4f} {interval} bits per byte, added loss {added[code].value:+.4f}")
-verdict = fb.gate(scores, max_worst=0.1, max_gap=0.1)
-for check in verdict.checks:
-    print(f"{check.outcome}: {check.reason}")
+    changed, interval = 100 * scores.flips[code].value, f"[{damage.low:.4f}, {damage.high:.4f}]"
+    print(f"{code}  changed {changed:.1f} of 100, KL {damage.value:.4f} {interval} bits per byte")
+print(scores.meaning.sentence)
+result = fb.gate(scores, max_changed=10)
+print("released" if result else f"not released: {result.reason}")

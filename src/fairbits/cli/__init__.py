@@ -55,9 +55,9 @@ def fairbits(
     3 a bug in fairbits, 130 interrupted, 143 terminated.
 
     Examples:
-    fairbits run
+    fairbits evaluate ./quantized --reference ./model --text texts
     fairbits run ./model --languages eng,fra,heb --out run
-    fairbits gate run/scores.json --max-worst 0.02
+    fairbits gate run/scores.json --max-changed 10
     """
 
 

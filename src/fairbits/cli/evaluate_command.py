@@ -43,13 +43,13 @@ def evaluate(
 ) -> None:
     """Measure how much each language loses by quantization.
 
-    It shows loss, perplexity, KL divergence, flips (how often the first choice changes), and disparity.
+    It shows how many of 100 next tokens change, perplexity and KL divergence, worst language first, with intervals.
 
     Examples:
-      fairbits evaluate tiny-w4 --reference embedded:tiny --out scores.json
+      fairbits evaluate ./fp8 --reference ./model --text texts --out scores.json
+      fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
       fairbits evaluate w4 --reference embedded:tiny --groups 'high=eng;low=swh'
-      fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
     """
     names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
     if repeat is not None:

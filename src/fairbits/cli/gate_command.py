@@ -96,7 +96,7 @@ def gate(
 
     Examples:
       fairbits gate scores.json --max-changed 10
-      fairbits gate scores.json --max-worst 0.02 --max-gap 0.01
+      fairbits gate scores.json --max-changed 10 --max-mean 0.01
       fairbits gate scores.json --against baseline.json --max-worse 0.005
       fairbits gate scores.json --max-ratio 2 --groups 'high=eng,fra;low=swh,yor'
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json

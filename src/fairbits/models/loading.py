@@ -116,7 +116,7 @@ def load_model(
         )
     unused = {name: name for name in sorted(report["unexpected_keys"])}
     explain_unused(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
-    result: PreTrainedModel = _in_one_type(_plain(model), dtype).eval()
+    result: PreTrainedModel = _in_one_type(_rounded_once(_plain(model)), dtype).eval()
     check_loaded(directory, result)
     for name, parameter in result.named_parameters():
         coded = name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
@@ -147,6 +147,15 @@ def _plain(model: Any) -> Any:
     plain = remove_dispatch(model)
     plain.tie_weights()  # unpacking makes copies, which are not tied
     return plain
+
+
+def _rounded_once(model: Any) -> Any:
+    """Returns the model without the rounding of weights in every pass: they are unpacked, and rounded already."""
+    for module in model.modules():
+        scheme = getattr(module, "quantization_scheme", None)
+        if scheme is not None and getattr(scheme, "weights", None) is not None:
+            module.quantization_scheme = scheme.model_copy(update={"weights": None})
+    return model
 
 
 def _in_one_type(model: Any, dtype: torch.dtype) -> Any:
