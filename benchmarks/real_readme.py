@@ -68,12 +68,15 @@ def caption(groups: Sequence[Group], spread: float) -> Iterator[str]:
     rest = f"; {', '.join(held_out[:-1])} and {held_out[-1]} are held out" if len(held_out) > 1 else ""
     seeds = max(len(measured.scores) for group in groups for measured in group.policies.values())
     yield (
+        "Two small models, likelihood only, and **reference models that are dequantized Q4_K_M files**, because no "
+        "full-precision weights were available here: what the 4-bit file had lost before is not in these numbers.\n"
+    )
+    yield (
         f"KL divergence from the reference model in bits per byte (lower is better), {groups[0].setting}. Evaluation: "
         f"{len(first.languages)} languages, {len(first.documents.lang) // len(first.languages)} unseen documents each "
         f"of {text}; the mix has {len(calibrated)} of them{rest}. 95 % intervals of the worst language are within "
-        f"±{100 * spread:.0f} %; {seeds} seeds where the tokens are sampled, else one. The reference models are "
-        "dequantized Q4_K_M files, because no full-precision weights were available here. "
-        "[All languages, texts, bit widths and intervals](docs/results.md).\n"
+        f"±{100 * spread:.0f} %; {seeds} seeds where the tokens are sampled, else one. "
+        "[All languages, texts, bit widths and intervals](docs/results.md); [what a KL means](docs/scores.md).\n"
     )
 
 
