@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import RUN_FILE, file_sha256
+from fairbits.core.records import read_object
 from fairbits.evaluation.language_groups import NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -125,4 +127,13 @@ def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan 
         sweep=SWEEP.read(files["sweep"]) if "sweep" in files else None,
         run=RUN.read(files["run"]) if "run" in files else None,
         files={name: file_sha256(file) for name, file in files.items()},
+        config=_config(Path(methods[0].scores.quantized.target) / "config.json"),
     )
+
+
+def _config(file: Path) -> dict[str, Any]:
+    """Returns the configuration of a model, which says how its weights are stored; empty if it cannot be read."""
+    try:
+        return read_object(file, finite=False) if _is_file(file) else {}
+    except InputError:
+        return {}

@@ -1,7 +1,7 @@
 """Report: its content (all numbers and text before rendering), its three formats, and its files for the Hub."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ from fairbits.core.version import __version__, versions
 from fairbits.evaluation.setting import TASK_NAMES
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
-from fairbits.reports.hub_card import HubFacts, collect_facts, hub_files, write_repository
+from fairbits.reports.hub_card import HubFacts, collect_facts, config_widths, hub_files, write_repository
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import damage_scales, group_rows, language_rows
 from fairbits.reports.sources import Sources
 
-SCHEMA = "fairbits.report/2"
+SCHEMA = "fairbits.report/3"
 FORMATS = ("html", "md", "json")
 THREADS = "torch threads"  # the number of threads of a run: floating-point sums depend on it
 
@@ -39,7 +39,8 @@ def content(sources: Sources) -> dict[str, Any]:
             for method in sources.methods
             for model in [method.scores.quantized]
         ],
-        "units": list(damage_scales(sources)),
+        "stored": asdict(config_widths(sources.config)),
+        "units": damage_scales(sources),
         "headline": headline(sources),
         "languages": rows,
         "groups": group_rows(sources),

@@ -78,8 +78,8 @@ def times(ratio: Mapping[str, Any] | None, is_first: bool) -> str:
 
 
 def change(number: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how a number has changed, by the paired difference if there is one: in words and with a sign."""
-    after, before, paired = number["after"], number["before"], number["difference"]
+    """Returns how a number differs from the baseline's, by the paired difference if there is one."""
+    after, before, paired = number["quantized"], number["baseline"], number["difference"]
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"
     words = f"{abs(moved) / before['value']:.0%} {way}".replace("%", " %") if before["value"] > 0 else way
