@@ -19,17 +19,19 @@ def headline(sources: Sources) -> dict[str, Any]:
     """Returns the main numbers with intervals, what they mean, and the sentences that say so."""
     quantized, baseline = sources.after, sources.before
     meaning = quantized.meaning
-    sizes = {
+    sizes: dict[str, Any] = {
         "reference": quantized.reference.size_bytes,
         "quantized": quantized.quantized.size_bytes,
         "baseline": None if baseline is None else baseline.quantized.size_bytes,
     }
+    plan = sources.plan
+    larger = (note for note in (() if plan is None else plan.notes) if "is larger than the model" in note)
+    sizes["why"] = next(larger, "").partition(": ")[2] or None
     sure = {} if sources.contrast is None else sources.contrast.significant()
     verdict = {
         "better": [code for code, difference in sure.items() if difference.value < 0],
         "worse": [code for code, difference in sure.items() if difference.value > 0],
     }
-    plan = sources.plan
     return {
         **_over_languages(sources, FIRST_SCALE),
         "changed": _over_languages(sources, CHANGED),

@@ -18,8 +18,10 @@ from markupsafe import Markup
 from fairbits.core.errors import printable
 from fairbits.core.figure import plotly_script, script_json
 from fairbits.core.units import readable_size
+from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.scores import SIGNIFICANT
-from fairbits.reports.headline import SAME_SIZE
+from fairbits.reports.headline import SAME_SIZE, origin
+from fairbits.reports.report_languages import CHANGED
 
 EARLY = "theme.js"  # runs before anything is painted, so that a dark page does not flash
 SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "heatmaps.js", "curves.js", "main.js")
@@ -43,6 +45,9 @@ def page(content: Mapping[str, Any]) -> str:
         late=Markup(late),
         significant=SIGNIFICANT,
         same_size=SAME_SIZE,
+        suggested=SUGGESTED,
+        changed=CHANGED,
+        origin=origin(shown),
     )
 
 
@@ -64,9 +69,9 @@ def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, st
     return list(groups.values())
 
 
-def signed(value: float) -> str:
-    """Returns a number with four decimals and a typographic minus sign."""
-    return f"{value:.4f}".replace("-", "−")
+def signed(value: float, decimals: int = 4) -> str:
+    """Returns a number with a typographic minus sign."""
+    return f"{value:.{decimals}f}".replace("-", "−")
 
 
 def times(ratio: Mapping[str, Any] | None, is_first: bool) -> str:
@@ -90,7 +95,7 @@ def change(number: Mapping[str, Any]) -> dict[str, Any]:
     else:
         sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not significant"
     kind = ("less" if moved < 0 else "more") if sure else ""
-    return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
+    return {"words": words, "doubt": "" if sure else f"; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
 
 
 def limits(estimate: Mapping[str, Any]) -> tuple[float, float]:

@@ -26,6 +26,22 @@ function counts(key, title, value) {
   return { key, title, numeric: true, value, digits: 0 };
 }
 
+/** Returns an estimate of a ratio from that of a difference relative to 1. */
+function ratio(estimate) {
+  const { value, low, high } = estimate;
+  return { value: 1 + value, low: low === null ? null : 1 + low, high: high === null ? null : 1 + high };
+}
+
+const MAIN = ["name", "after", "before", "difference", "verdict", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
+const ON_PHONE = ["name", "after", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
+const phone = matchMedia("(max-width: 46rem)");
+
+/** Returns the columns that are shown: those that matter most, or all; the scale that is chosen has columns already. */
+function shownColumns() {
+  const listed = phone.matches ? ON_PHONE : MAIN;
+  return columns().filter(({ key }) => key !== state.unit && (state.wide || listed.includes(key)));
+}
+
 /** Returns the columns that this report can fill. */
 function columns() {
   const { title: unit, digits } = UNITS[state.unit];
@@ -39,9 +55,10 @@ function columns() {
           words("verdict", "significant", (row) => verdict(row) || null),
         ]
       : []),
+    estimates("changed_of_100", "changed, of 100 tokens", 1, (row) => row.methods[0].damage.changed_of_100),
+    estimates("perplexity", "perplexity, ×", 2, (row) => ratio(row.methods[0].relative_perplexity)),
+    ...["divergence_bits_per_byte", "loss_bits_per_byte"].map((scale) => estimates(scale, UNITS[scale].title, 4, (row) => row.methods[0].damage[scale])),
     ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),
-    estimates("added", "added loss, bits per byte", 4, (row) => row.methods[0].damage.loss_bits_per_byte),
-    numbers("same_top", "same top token", 3, (row) => 1 - row.methods[0].flips.value),
     numbers("recovery", "recovery", 3, (row) => row.methods[0].recovery),
     numbers("kl_p50", "KL median, nats", 4, (row) => row.methods[0].kl_p50),
     numbers("kl_p95", "KL 95 %", 3, (row) => row.methods[0].kl_p95),
@@ -55,7 +72,7 @@ function columns() {
           ...(content.languages.some((row) => row.trusted === false)
             ? [words("trusted", "prediction", (row) => (row.trusted === false ? "not known to the model: do not trust" : null))]
             : []),
-          estimates("loss", "loss before, bits per byte", 2, (row) => row.reference_loss),
+          estimates("loss", "loss of the reference, bits per byte", 2, (row) => row.reference_loss),
           estimates("length", "bytes per token", 2, (row) => row.bytes_per_token),
         ]
       : []),
@@ -120,7 +137,7 @@ function sortBy(key) {
 
 function drawTable() {
   const table = $("table#languages");
-  const tableColumns = columns();
+  const tableColumns = shownColumns();
   const focused = document.activeElement?.dataset?.key;
   const head = element("tr");
   head.append(...tableColumns.map(headerOf));
