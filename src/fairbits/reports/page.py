@@ -20,7 +20,7 @@ from fairbits.core.figure import plotly_script, script_json
 from fairbits.core.units import readable_size
 from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.scores import SIGNIFICANT
-from fairbits.reports.headline import SAME_SIZE, origin
+from fairbits.reports.headline import SAME_SIZE, in_words, origin
 from fairbits.reports.report_languages import CHANGED
 
 EARLY = "theme.js"  # runs before anything is painted, so that a dark page does not flash
@@ -32,6 +32,9 @@ DIGITS = 6  # significant digits of a number in the page and its tables; report.
 def page(content: Mapping[str, Any]) -> str:
     """Returns the page: HTML with everything inlined."""
     shown = _shown(content)
+    policy_used = shown["provenance"]["policy"]
+    for place, method in enumerate(shown["methods"]):
+        method["name"] = in_words(method["name"], policy_used["settings"] if policy_used and place == 0 else None)
     early, plotly, late = _scripts()
     return _template().render(
         report=shown,
