@@ -16,6 +16,8 @@ from fairbits.reports.content import Report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
+DRAWN = "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+"""What is true when every figure has been drawn."""
 PAUSE = 500
 """Milliseconds after which the figures have followed what was typed."""
 
@@ -109,10 +111,10 @@ def measured(finished_run: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Returns the function that writes the page of some content, opens it, and waits until it is drawn."""
+    """Returns the function that writes the page of some content, opens it and its details, and waits for the figures."""
     contexts = []
 
-    def show(content: dict[str, Any], *, width: int = 1280, **settings: Any) -> Opened:
+    def show(content: dict[str, Any], *, width: int = 1280, folded: bool = False, **settings: Any) -> Opened:
         file = tmp_path / f"report-{len(contexts)}.html"
         Report(content).save(file)
         context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **settings)
@@ -126,6 +128,10 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         page.on("request", lambda request: opened.asked.append(request.url))
         page.goto(opened.address)
         wait(page)
+        if not folded:
+            page.click("#details > summary")
+            page.wait_for_function(DRAWN)
+            page.evaluate("scrollTo(0, 0)")
         opened.asked.remove(opened.address)
         return opened
 
@@ -154,9 +160,10 @@ def _hostile(content: dict[str, Any], odd: str) -> dict[str, Any]:
         method |= {"name": odd, "target": odd}
     modified["headline"]["sentences"][0] = odd
     modified["languages"][0] |= dict.fromkeys(("code", "name", "autonym", "bcp47", "script", "family"), odd)
-    for side in ("before", "after"):
-        if modified["headline"]["worst"][side]["language"] == code:
-            modified["headline"]["worst"][side]["language"] = odd
+    for number in (modified["headline"]["worst"], modified["headline"]["changed"]["worst"]):
+        for side in ("baseline", "quantized"):
+            if number[side]["language"] == code:
+                number[side]["language"] = odd
     for name in ("patterns", "causes", "prediction", "curves"):
         modified[name]["languages"] = [
             odd if language == code else language for language in modified[name]["languages"]

@@ -19,8 +19,9 @@ def many(measured) -> dict[str, Any]:
     content["languages"] = [copy.deepcopy(content["languages"][i % 4]) | {"code": code} for i, code in enumerate(codes)]
     for row in content["languages"]:
         row["verdict"] = dict.fromkeys(content["units"], "less" if row["code"] < "l50" else None)
-    for side in ("before", "after"):
+    for side in ("baseline", "quantized"):
         content["headline"]["worst"][side]["language"] = codes[0]
+        content["headline"]["changed"]["worst"][side]["language"] = codes[0]
     content["blocks"]["blocks"] = [{"block": i, "kappa": 1.0 + i, "sigma": 1.0, "largest": 2.0} for i in range(blocks)]
     wave = [[1 / blocks + (i * j % 7) / 9000 for j in range(blocks)] for i in range(count)]
     content["patterns"] = {"blocks": list(range(blocks)), "languages": codes, "share": wave}

@@ -50,7 +50,7 @@ def test_the_headline_is_in_the_page(show, measured) -> None:
     summary = opened.page.locator("#summary").inner_text()
     assert " ".join(measured["headline"]["sentences"]) in summary
     for name in ("worst", "gap", "mean"):
-        for side in ("before", "after"):
+        for side in ("baseline", "quantized"):
             assert f"{measured['headline'][name][side]['value']:.4f}".replace("-", "−") in summary
 
 
@@ -141,7 +141,7 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
     modified["methods"] = modified["methods"][:1]
     modified["headline"] |= {"better": [], "worse": []}
     for name in ("worst", "mean", "gap", "size"):
-        modified["headline"][name]["before"] = None
+        modified["headline"][name]["baseline"] = None
     for row in modified["languages"]:
         row["methods"] = row["methods"][:1]
         row |= dict.fromkeys(("difference", "p_holm", "verdict", "predicted", "reference_loss", "kappa_weighted"))
@@ -162,7 +162,7 @@ def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> N
     row = max(content["languages"], key=value)
     damage = row["methods"][0]["damage"][UNIT]
     i = content["prediction"]["languages"].index(row["code"])
-    for estimate in (damage, content["headline"]["worst"]["after"], content["prediction"]["measured"][i]):
+    for estimate in (damage, content["headline"]["changed"]["worst"]["quantized"], content["prediction"]["measured"][i]):
         estimate.update(low=None, high=None)
     opened = show(content)
     line = opened.page.locator("table#languages tbody tr").nth(opened.rows().index(row["code"]))

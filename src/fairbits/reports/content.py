@@ -29,6 +29,7 @@ def content(sources: Sources) -> dict[str, Any]:
     rows = language_rows(sources)
     codes = [row["code"] for row in rows]
     audit, plan, sweep = sources.audit, sources.plan, sources.sweep
+    stored = config_widths(sources.config)
     return {
         "schema": SCHEMA,
         "fairbits": __version__,
@@ -39,7 +40,7 @@ def content(sources: Sources) -> dict[str, Any]:
             for method in sources.methods
             for model in [method.scores.quantized]
         ],
-        "stored": asdict(config_widths(sources.config)),
+        "stored": asdict(stored) | {"bits": list(stored.bits)},
         "units": damage_scales(sources),
         "headline": headline(sources),
         "languages": rows,

@@ -205,7 +205,7 @@ def test_report_and_run_table(documents, tmp_path) -> None:
     page = report.html()
     assert "an interval needs at least 5" in page
     assert ("<b>no interval</b>" in page) == (documents is not DOCUMENTS)
-    assert math.inf not in report.content["headline"]["worst"]["after"].values()
+    assert math.inf not in report.content["headline"]["worst"]["quantized"].values()
     run = FinishedRun(tmp_path, "own", scores, {"rtn": other}, report, {}, ())
     text = shown(render_tables(run_tables(run)))
     assert "(–)" in text
