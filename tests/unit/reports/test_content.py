@@ -140,10 +140,10 @@ def test_the_first_sentence_is_what_the_scores_mean(report_content, sources) -> 
     assert headline["sentences"][0] == headline["meaning"]["sentence"] == sources.after.meaning.sentence
     assert headline["sentences"][1].startswith("gptq on an equal mix against gptq on English, same size: ")
     assert "→" not in "".join(headline["sentences"])
-    acceptable = replace(sources.after.documents, flips=0 * sources.after.documents.flips + 0.0)
+    acceptable = replace(sources.after.documents, flips=np.zeros_like(sources.after.documents.flips))
     spared = replace(sources, methods=(Method("gptq", replace(sources.after, documents=acceptable)),))
     assert content(spared)["headline"]["advice"] is None
-    lost = replace(sources.after.documents, flips=sources.after.documents.tokens * 0.9)
+    lost = replace(sources.after.documents, flips=np.floor(0.9 * sources.after.documents.tokens))
     harmed = replace(sources, methods=(Method("gptq", replace(sources.after, documents=lost)),))
     assert content(harmed)["headline"]["advice"] == "--policy fair, --group 32, --bits 8"
 
