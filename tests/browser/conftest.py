@@ -46,7 +46,7 @@ class Opened:
 
     def rows(self) -> list[str]:
         """Returns the codes of the languages in the table, from the top."""
-        return self.page.locator("table#languages tbody tr td:last-child").all_text_contents()
+        return self.page.locator("table#languages tbody tr").evaluate_all("all => all.map(row => row.dataset.code)")
 
     def plotted(self, figure: str) -> list[dict[str, Any]]:
         """Returns the numbers that plotly was given for a figure."""
@@ -104,7 +104,7 @@ def measured(finished_run: Path) -> dict[str, Any]:
     content["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
     verdicts = {"heb_Hebr": "less", "swh_Latn": "more"}
     for row in content["languages"]:
-        row["verdict"] = dict.fromkeys(content["units"]) | {"divergence_bits_per_byte": verdicts.get(row["code"])}
+        row["verdict"] = dict.fromkeys(content["units"]) | {"changed_of_100": verdicts.get(row["code"])}
     content["curves"]["damage"][0][-1] = {"value": -0.001, "low": -0.002, "high": 0.001}
     return content
 
@@ -130,7 +130,8 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         wait(page)
         if not folded:
             page.click("#details > summary")
-            page.wait_for_function(DRAWN)
+            while not page.evaluate(DRAWN):
+                page.wait_for_timeout(50)
             page.evaluate("scrollTo(0, 0)")
         opened.asked.remove(opened.address)
         return opened

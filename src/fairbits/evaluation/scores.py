@@ -372,7 +372,7 @@ class Scores(Shown):
     def changed_frame(self) -> LanguageFrame:
         """The share of tokens whose first choice changes, of every language."""
         docs = self.documents
-        return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio")
+        return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio", least=0.0)
 
     @cached_property
     def _frames(self) -> dict[tuple[str, str], LanguageFrame]:

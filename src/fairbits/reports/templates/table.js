@@ -143,7 +143,7 @@ function drawTable() {
   head.append(...tableColumns.map(headerOf));
   table.tHead.replaceChildren(head);
   const lines = visibleRows().map((row) => {
-    const line = element("tr");
+    const line = element("tr", undefined, { "data-code": row.code });
     line.append(...tableColumns.map((column) => cellOf(column, row)));
     return line;
   });
