@@ -111,7 +111,7 @@ def measured(finished_run: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Returns the function that writes the page of some content, opens it and its details, and waits for the figures."""
+    """Returns the function that writes the page of some content, opens it with its details, and waits until drawn."""
     contexts = []
 
     def show(content: dict[str, Any], *, width: int = 1280, folded: bool = False, **settings: Any) -> Opened:

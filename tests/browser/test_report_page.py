@@ -173,7 +173,8 @@ def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> N
     row = max(content["languages"], key=value)
     damage = row["methods"][0]["damage"][UNIT]
     i = content["prediction"]["languages"].index(row["code"])
-    for estimate in (damage, content["headline"]["changed"]["worst"]["quantized"], content["prediction"]["measured"][i]):
+    worst = content["headline"]["changed"]["worst"]["quantized"]
+    for estimate in (damage, worst, content["prediction"]["measured"][i]):
         estimate.update(low=None, high=None)
     opened = show(content)
     line = opened.page.locator("table#languages tbody tr").nth(opened.rows().index(row["code"]))

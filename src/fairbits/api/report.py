@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
@@ -120,6 +119,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan | None) -> Sources:
+    config = Path(methods[0].scores.quantized.target) / "config.json"
     return Sources(
         methods,
         plan=plan,
@@ -127,13 +127,5 @@ def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan 
         sweep=SWEEP.read(files["sweep"]) if "sweep" in files else None,
         run=RUN.read(files["run"]) if "run" in files else None,
         files={name: file_sha256(file) for name, file in files.items()},
-        config=_config(Path(methods[0].scores.quantized.target) / "config.json"),
+        config=read_object(config, finite=False) if _is_file(config) else {},
     )
-
-
-def _config(file: Path) -> dict[str, Any]:
-    """Returns the configuration of a model, which says how its weights are stored; empty if it cannot be read."""
-    try:
-        return read_object(file, finite=False) if _is_file(file) else {}
-    except InputError:
-        return {}

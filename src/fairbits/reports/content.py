@@ -99,7 +99,10 @@ def _notes(sources: Sources) -> list[dict[str, str]]:
     audit, plan, sweep, run = sources.audit, sources.plan, sources.sweep, sources.run
     notes: list[tuple[str, Iterable[str]]] = [
         *(
-            (f"evaluation of {method.name}", (*method.scores.notes, *method.scores.interval_notes))
+            (
+                f"evaluation of {method.name}",
+                (*method.scores.notes, *method.scores.interval_notes, *method.scores.notes_on_flips()),
+            )
             for method in sources.methods
         ),
         ("audit", () if audit is None else audit.model.notes),

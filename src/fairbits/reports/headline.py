@@ -12,6 +12,7 @@ from fairbits.stats.frame import LanguageFrame
 
 SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
 NAMED = 3  # languages that are further away are named if there are at most this many
+SIDES = ("quantized", "baseline", "difference")
 MIXES = {"equal": "an equal mix", "english": "English"}
 
 
@@ -48,8 +49,8 @@ def origin(content: Mapping[str, Any]) -> str:
     policy, allocation, stored = content["provenance"]["policy"], content["allocation"], content["stored"]
     if policy is None or allocation is None:
         bits = _width(stored["bits"]) if stored["bits"] else "bits per weight not known"
-        parts = [bits, *_groups(stored["group"])]
-        return ", ".join([*parts, f"format {stored['method']}" if stored["method"] else "it is not known how it was made"])
+        form = f"format {stored['method']}" if stored["method"] else "it is not known how it was made"
+        return ", ".join([bits, *_groups(stored["group"]), form])
     settings = policy["settings"]
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     parts = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]
@@ -82,48 +83,37 @@ def _groups(group: object) -> list[str]:
 
 
 def _over_languages(sources: Sources, scale: str) -> dict[str, Any]:
-    """Returns worst, mean and gap of the model and of the baseline, and their difference by document."""
-    frame, *others = (scale_frame(method.scores, scale) for method in sources.methods[:2])
-    quantized = _measured(frame, scale)
-    baseline: dict[str, Any] = dict.fromkeys(quantized)
-    difference: dict[str, Any] = dict.fromkeys(quantized)  # the gap has none
-    for base in others:
-        baseline = _measured(base, scale)
-        paired = {"worst": frame.worst_minus(base), "mean": frame.minus(base).mean()}
-        difference |= {name: on_scale(estimate, scale) for name, estimate in paired.items()}
-    return {
-        name: {"quantized": quantized[name], "baseline": baseline[name], "difference": difference[name]}
-        for name in quantized
-    }
+    """Returns worst, mean and gap of the model and of the baseline, and their paired difference if there is one."""
+    frames = [scale_frame(method.scores, scale) for method in sources.methods[:2]]
+    sides = {side: _measured(frame, scale) for side, frame in zip(("quantized", "baseline"), frames, strict=False)}
+    if len(frames) > 1:
+        paired = {"worst": frames[0].worst_minus(frames[1]), "mean": frames[0].minus(frames[1]).mean()}
+        sides["difference"] = {name: on_scale(estimate, scale) for name, estimate in paired.items()}
+    return {name: {side: sides.get(side, {}).get(name) for side in SIDES} for name in ("worst", "mean", "gap")}
 
 
 def _measured(frame: LanguageFrame, scale: str) -> dict[str, Any]:
     code, worst = frame.worst()
-    return {
-        "worst": {"language": code} | on_scale(worst, scale),
-        "mean": on_scale(frame.mean(), scale),
-        "gap": on_scale(frame.gap(), scale) if len(frame.languages) > 1 else None,
-    }
+    gap = on_scale(frame.gap(), scale) if len(frame.languages) > 1 else None
+    return {"worst": {"language": code} | on_scale(worst, scale), "mean": on_scale(frame.mean(), scale), "gap": gap}
 
 
 def _comparison(sources: Sources, verdict: Mapping[str, list[str]]) -> list[str]:
     """Returns how the model compares with another way to quantize it; nothing without one."""
-    quantized, baseline = sources.after, sources.before
+    quantized, baseline = sources.after.quantized, sources.before
     if baseline is None:
         return []
-    first, second = sources.methods[:2]
-    name = in_words(first.name, None if sources.plan is None else sources.plan.settings)
-    name = "this model" if first.name == quantized.quantized.target else name  # a path, perhaps
-    ratio = quantized.quantized.size_bytes / baseline.quantized.size_bytes
+    first, second = (method.name for method in sources.methods[:2])
+    named, other = in_words(first, sources.plan and sources.plan.settings), in_words(second)
+    start, name = ("This model", "it") if first == quantized.target else (named, named)  # no path
+    ratio = quantized.size_bytes / baseline.quantized.size_bytes
     size = "same size" if abs(ratio - 1) < SAME_SIZE else f"{ratio:.2f} times its size"
     better, worse = (len(verdict[key]) for key in ("better", "worse"))
     further = ", ".join(describe(code)["name"] for code in verdict["worse"]) if 0 < worse <= NAMED else ""
-    count = count_of(len(quantized.languages), "language")
-    sentences = [
-        f"{name} against {in_words(second.name)}, {size}: {better or 'none'} of {count} "
-        f"{'is' if better == 1 else 'are'} closer to the reference model with {name}, {worse or 'none'} further away"
-        f"{f' ({further})' if further else ''}."
-    ]
-    if any(note.endswith(UNEQUAL_BUDGETS) for note in baseline.notes):
-        sentences.append(f"{in_words(second.name)} had less calibration text, which is part of the difference.")
-    return [sentence[0].upper() + sentence[1:] if sentence.startswith("this") else sentence for sentence in sentences]
+    count = count_of(len(baseline.languages), "language")
+    sentence = (
+        f"{start} against {other}, {size}: {better or 'none'} of {count} {'is' if better == 1 else 'are'} closer to "
+        f"the reference model with {name}, {worse or 'none'} further away{f' ({further})' if further else ''}."
+    )
+    unequal = any(note.endswith(UNEQUAL_BUDGETS) for note in baseline.notes)
+    return [sentence, *([f"{other} had less calibration text, which is part of the difference."] if unequal else [])]

@@ -152,6 +152,7 @@ def test_a_path_is_not_in_the_comparison(sources) -> None:
     target = sources.after.quantized.target
     sentences = content(Sources((Method(target, sources.after), *sources.methods[1:2])))["headline"]["sentences"]
     assert sentences[1].startswith("This model against gptq on English, same size: ")
+    assert " closer to the reference model with it, " in sentences[1]
     assert target not in "".join(sentences)
 
 

@@ -171,7 +171,8 @@ def test_it_begins_with_what_the_model_is(report_content) -> None:
     modified["provenance"]["policy"]["settings"]["group"] = 128
     modified["provenance"]["weights"] = {"eng_Latn": 1.0}
     shown = opening(card(modified))
-    assert "3 to 8 bits per weight, groups of 128, gptq on an equal mix, embedding in 8 bits, head not quantized;" in shown
+    expected = "3 to 8 bits per weight, groups of 128, gptq on an equal mix, embedding in 8 bits, head not quantized;"
+    assert expected in shown
     assert shown.endswith(" 1 language.")
     modified["provenance"]["calibration"] = None
     assert opening(card(modified)).endswith("; no calibration text.")

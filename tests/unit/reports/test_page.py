@@ -81,7 +81,9 @@ def headline(before: float | None, code: str) -> dict[str, Any]:
 
     meaning = {"changed": estimate(13.2), "level": "a clear change", "acceptable": True}
     return {
-        **{"worst": pair(language=code), "mean": pair(), "gap": pair()},
+        "worst": pair(language=code),
+        "mean": pair(),
+        "gap": pair(),
         "changed": {"worst": pair(language=code), "mean": pair(), "gap": pair()},
         "size": {"reference": 2e9, "quantized": 1e9, "baseline": None if before is None else 1.25e9, "why": None},
         "meaning": meaning,
@@ -254,7 +256,11 @@ def test_hostile_text_adds_no_element() -> None:
 
 @pytest.mark.parametrize(
     ("before", "change", "kind"),
-    [(0.04, "▼ 50 % lower than with rtn", "less"), (0.01, "▲ 100 % higher than with rtn", "more"), (0.021, "▼ 5 % lower than with rtn; intervals overlap", "")],
+    [
+        (0.04, "▼ 50 % lower than with rtn", "less"),
+        (0.01, "▲ 100 % higher than with rtn", "more"),
+        (0.021, "▼ 5 % lower than with rtn; intervals overlap", ""),
+    ],
 )
 def test_the_headline_says_whether_it_helps(before: float, change: str, kind: str) -> None:
     text = page(full(before=before))
