@@ -45,10 +45,11 @@ function shownColumns() {
 /** Returns the columns that this report can fill. */
 function columns() {
   const { title: unit, digits } = UNITS[state.unit];
+  const label = !compared || (phone.matches && !state.wide) ? unit : undefined; // one method: no need to name it
   const widths = new Map(content.curves?.languages.map((code, i) => [code, content.curves.critical_width[i]]));
   return [
     words("name", "Language", (row) => row.name),
-    ...content.methods.map((method, i) => estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i))),
+    ...content.methods.map((method, i) => ({ ...estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i)), label })),
     ...(compared
       ? [
           estimates("difference", `difference, ${unit}`, digits, (row) => row.difference?.[state.unit]),
@@ -121,8 +122,8 @@ function headerOf(column) {
   const header = element("th", undefined, { scope: "col", "aria-sort": order });
   if (column.numeric) header.classList.add("number");
   const button = element("button", undefined, { type: "button", "data-key": column.key });
-  // Names such as gptq:mix=english may be broken after the colon.
-  const parts = column.title.split(/(?<=:)/);
+  // Names such as rtn:group=32 may be broken after the colon, paths after a slash.
+  const parts = (column.label ?? column.title).split(/(?<=[:/])/);
   button.append(...parts.flatMap((part, i) => (i ? [element("wbr"), part] : [part])));
   header.append(button);
   return header;
