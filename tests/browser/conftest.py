@@ -16,6 +16,8 @@ from fairbits.reports.content import Report
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
+DRAWN = "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+"""What is true when every figure has been drawn."""
 PAUSE = 500
 """Milliseconds after which the figures have followed what was typed."""
 
@@ -44,7 +46,7 @@ class Opened:
 
     def rows(self) -> list[str]:
         """Returns the codes of the languages in the table, from the top."""
-        return self.page.locator("table#languages tbody tr td:last-child").all_text_contents()
+        return self.page.locator("table#languages tbody tr").evaluate_all("all => all.map(row => row.dataset.code)")
 
     def plotted(self, figure: str) -> list[dict[str, Any]]:
         """Returns the numbers that plotly was given for a figure."""
@@ -102,17 +104,17 @@ def measured(finished_run: Path) -> dict[str, Any]:
     content["headline"] |= {"better": ["heb_Hebr"], "worse": ["swh_Latn"]}
     verdicts = {"heb_Hebr": "less", "swh_Latn": "more"}
     for row in content["languages"]:
-        row["verdict"] = dict.fromkeys(content["units"]) | {"divergence_bits_per_byte": verdicts.get(row["code"])}
+        row["verdict"] = dict.fromkeys(content["units"]) | {"changed_of_100": verdicts.get(row["code"])}
     content["curves"]["damage"][0][-1] = {"value": -0.001, "low": -0.002, "high": 0.001}
     return content
 
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Returns the function that writes the page of some content, opens it, and waits until it is drawn."""
+    """Returns the function that writes the page of some content, opens it with its details, and waits until drawn."""
     contexts = []
 
-    def show(content: dict[str, Any], *, width: int = 1280, **settings: Any) -> Opened:
+    def show(content: dict[str, Any], *, width: int = 1280, folded: bool = False, **settings: Any) -> Opened:
         file = tmp_path / f"report-{len(contexts)}.html"
         Report(content).save(file)
         context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **settings)
@@ -126,6 +128,11 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         page.on("request", lambda request: opened.asked.append(request.url))
         page.goto(opened.address)
         wait(page)
+        if not folded:
+            page.click("#details > summary")
+            while not page.evaluate(DRAWN):
+                page.wait_for_timeout(50)
+            page.evaluate("scrollTo(0, 0)")
         opened.asked.remove(opened.address)
         return opened
 
@@ -154,9 +161,10 @@ def _hostile(content: dict[str, Any], odd: str) -> dict[str, Any]:
         method |= {"name": odd, "target": odd}
     modified["headline"]["sentences"][0] = odd
     modified["languages"][0] |= dict.fromkeys(("code", "name", "autonym", "bcp47", "script", "family"), odd)
-    for side in ("before", "after"):
-        if modified["headline"]["worst"][side]["language"] == code:
-            modified["headline"]["worst"][side]["language"] = odd
+    for number in (modified["headline"]["worst"], modified["headline"]["changed"]["worst"]):
+        for side in ("baseline", "quantized"):
+            if number[side]["language"] == code:
+                number[side]["language"] = odd
     for name in ("patterns", "causes", "prediction", "curves"):
         modified[name]["languages"] = [
             odd if language == code else language for language in modified[name]["languages"]

@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
-UNIT = "divergence_bits_per_byte"
+UNIT = "changed_of_100"
 DIGITS = 1e-5
 """The page carries six digits of every number."""
 
@@ -50,6 +50,8 @@ def test_the_order_is_that_of_the_data_in_plot_and_table(show, measured) -> None
 
 def test_a_header_orders_and_orders_the_other_way_round(show, measured) -> None:
     opened = show(measured)
+    assert opened.page.locator("button[data-key=tokens]").count() == 0
+    opened.page.check("#wide")
     header = opened.page.locator("table#languages th", has=opened.page.locator("button[data-key=tokens]"))
     assert header.get_attribute("aria-sort") == "none"
     header.locator("button").click()
@@ -93,7 +95,7 @@ def test_filters_apply_to_table_plot_and_maps(show, measured) -> None:
 
 def test_the_scale_changes_the_numbers(show, measured) -> None:
     opened = show(measured)
-    assert len(measured["units"]) == 6
+    assert len(measured["units"]) == 7
     for unit in measured["units"]:
         opened.page.select_option("#unit", unit)
         marks = [trace for trace in opened.plotted("languages") if trace["mode"] == "markers"]
@@ -101,7 +103,7 @@ def test_the_scale_changes_the_numbers(show, measured) -> None:
         assert opened.rows() == [row["code"] for row in rows]
         assert marks[0]["x"] == pytest.approx([value(row, unit=unit) for row in rows], rel=DIGITS)
         assert marks[1]["x"] == pytest.approx([value(row, 1, unit) for row in rows], rel=DIGITS)
-        digits = 2 if unit.endswith("nats_per_section") else 4
+        digits = 1 if unit == UNIT else 2 if unit.endswith("nats_per_section") else 4
         first = opened.page.locator("table#languages tbody tr").first.locator("td").first.inner_text()
         assert first.startswith(f"{value(rows[0], unit=unit):.{digits}f}".replace("-", "−"))
 
@@ -134,8 +136,9 @@ def test_verdicts_are_those_of_the_unit_and_of_methods_that_are_shown(show, meas
 def test_the_axis_names_the_measure_and_the_unit(show, measured) -> None:
     opened = show(measured)
     title = opened.page.locator("#fig-languages .g-xtitle, #fig-languages .g-x2title")
-    assert title.all_text_contents() == ["divergence, bits per byte"]
-    assert opened.page.locator("#unit option:checked").inner_text() == "divergence, bits per byte"
+    assert title.all_text_contents() == ["changed, of 100 tokens"]
+    assert opened.page.locator("#unit option:checked").inner_text() == "changed, of 100 tokens"
+    assert opened.page.evaluate("document.querySelector('#fig-languages .plot').layout.xaxis.range[0]") == 0
     opened.page.select_option("#unit", label="added loss, bits per byte")
     assert title.all_text_contents() == ["added loss, bits per byte"]
     marks = [trace for trace in opened.plotted("languages") if trace["mode"] == "markers"]
@@ -196,5 +199,5 @@ def test_arrow_keys_step_through_the_points_of_every_plot(show, measured) -> Non
     opened.page.keyboard.press("ArrowDown")
     status = opened.page.locator("#status").text_content()
     assert measured["languages"][0]["name"] in status
-    assert f"{value(measured['languages'][0]):.4f}".replace("-", "−") in status
+    assert f"{value(measured['languages'][0]):.1f} (" in status
     assert opened.quiet()

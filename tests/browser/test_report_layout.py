@@ -19,8 +19,9 @@ def many(measured) -> dict[str, Any]:
     content["languages"] = [copy.deepcopy(content["languages"][i % 4]) | {"code": code} for i, code in enumerate(codes)]
     for row in content["languages"]:
         row["verdict"] = dict.fromkeys(content["units"], "less" if row["code"] < "l50" else None)
-    for side in ("before", "after"):
+    for side in ("baseline", "quantized"):
         content["headline"]["worst"][side]["language"] = codes[0]
+        content["headline"]["changed"]["worst"][side]["language"] = codes[0]
     content["blocks"]["blocks"] = [{"block": i, "kappa": 1.0 + i, "sigma": 1.0, "largest": 2.0} for i in range(blocks)]
     wave = [[1 / blocks + (i * j % 7) / 9000 for j in range(blocks)] for i in range(count)]
     content["patterns"] = {"blocks": list(range(blocks)), "languages": codes, "share": wave}
@@ -61,7 +62,7 @@ def test_many_languages_and_blocks_are_drawn_in_time(show, many) -> None:
 
 
 def test_the_page_says_what_it_is_to_those_who_do_not_see_it(show, measured) -> None:
-    page = show(measured).page
+    page = show(measured, folded=True).page
     assert page.title() == f"{measured['model']}: fairbits report"
     assert page.locator("html").get_attribute("lang") == "en"
     assert measured["headline"]["sentences"][0] in page.locator("meta[name=description]").get_attribute("content")
@@ -124,6 +125,10 @@ def edge(opened: Any) -> int:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_table_shows_where_it_goes_on_and_keeps_the_names_in_sight(show, measured, theme, width) -> None:
     opened = show(measured, width=width, color_scheme=theme)
+    hidden = "box => box.scrollWidth - box.clientWidth"
+    assert opened.page.locator("#languages-box").evaluate(hidden) == 0
+    opened.page.check("#wide")
+    opened.page.evaluate("scrollTo(0, 0)")
     paper = {"light": 252, "dark": 20}[theme]
     cut = edge(opened)
     name = opened.page.locator("#languages tbody th").first
@@ -136,10 +141,13 @@ def test_the_table_shows_where_it_goes_on_and_keeps_the_names_in_sight(show, mea
 
 
 def test_names_are_broken_after_colons_and_nowhere_else(show, measured) -> None:
-    opened = show(measured, width=390)
-    header = opened.page.locator("#languages thead button", has_text="mix=english")
-    assert header.evaluate("button => button.firstElementChild.previousSibling.data") == "gptq:"
-    assert header.text_content().startswith("gptq:mix=english, ")
+    modified = copy.deepcopy(measured)
+    modified["methods"][1]["name"] = "rtn:group=32"
+    opened = show(modified, width=390)
+    opened.page.check("#wide")
+    header = opened.page.locator("#languages thead button[data-key=before]")
+    assert header.evaluate("button => button.firstElementChild.previousSibling.data") == "rtn:"
+    assert header.text_content().startswith("rtn:group=32, ")
     assert opened.page.locator("#languages tbody th span").first.evaluate("span => span.getClientRects().length") == 1
     heights = opened.page.locator("#languages tbody th").evaluate_all("all => all.map(cell => cell.clientHeight)")
     assert max(heights) < 90
@@ -164,6 +172,40 @@ def test_the_theory_is_folded_and_needs_no_knowledge_of_the_project(show, measur
     assert "founding" not in text
     assert "(001-03)" not in text
     assert page.locator("#fig-kappa figcaption").get_by_text("Rule of the research notes").count() == 1
+
+
+def test_details_are_closed_until_they_are_wanted(show, measured) -> None:
+    opened = show(measured, folded=True)
+    page = opened.page
+    assert not page.locator("#checks h2").is_visible()
+    assert not page.locator("nav a[href='#checks']").is_visible()
+    assert page.locator("#fig-kappa .main-svg").count() == 0
+    page.evaluate("location.hash = 'use'")
+    page.locator("#fig-prediction .main-svg").first.wait_for()
+    page.wait_for_timeout(300)
+    assert page.locator("nav a[href='#checks']").is_visible()
+    assert abs(page.locator("#use").bounding_box()["y"]) < 200
+    page.click("#details > summary")
+    assert not page.locator("#checks h2").is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#checks h2").is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not page.locator("#checks h2").is_visible()
+    assert opened.quiet()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_bars_stay_in_their_cards(show, measured, width) -> None:
+    modified = copy.deepcopy(measured)
+    sizes = modified["headline"]["size"]
+    sizes |= {"quantized": 2.86 * sizes["reference"], "why": "the embedding is not quantized"}
+    opened = show(modified, width=width)
+    assert "286 % of the reference model, so it is larger" in opened.page.locator(".card").last.inner_text()
+    bars = opened.page.locator(".bulk i").evaluate_all(
+        "all => all.map(bar => parseFloat(getComputedStyle(bar, '::after').width) - bar.clientWidth)"
+    )
+    assert max(bars) <= 0.5
+    assert overflow(opened) == 0
 
 
 def test_the_size_says_what_was_not_quantized(show, measured) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-UNIT = "divergence_bits_per_byte"
+UNIT = "changed_of_100"
 DIGITS = 1e-5
 """The page carries six digits of every number."""
 
@@ -48,10 +48,16 @@ def test_the_headline_is_in_the_page(show, measured) -> None:
     opened = show(measured)
     assert opened.page.locator("h1").inner_text() == measured["model"]
     summary = opened.page.locator("#summary").inner_text()
-    assert " ".join(measured["headline"]["sentences"]) in summary
+    first, *others = measured["headline"]["sentences"]
+    assert first.partition(" That is ")[0].replace(" %", "\xa0%") in summary
+    assert " ".join(others) in summary
+    level = measured["headline"]["meaning"]["level"]
+    assert opened.page.locator("#summary .level").inner_text()[2:].lower() == level
+    summary = opened.page.locator("#overall").inner_text()
     for name in ("worst", "gap", "mean"):
-        for side in ("before", "after"):
+        for side in ("baseline", "quantized"):
             assert f"{measured['headline'][name][side]['value']:.4f}".replace("-", "−") in summary
+        assert f"{measured['headline']['changed'][name]['quantized']['value']:.1f}\n" in summary
 
 
 @pytest.mark.long
@@ -61,7 +67,9 @@ def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
     rows = {row["code"]: row["methods"][0] for row in measured["languages"]}
     columns = {
         "added loss, bits per byte": lambda scores: scores["damage"]["loss_bits_per_byte"]["value"],
-        "same top token": lambda scores: 1 - scores["flips"]["value"],
+        "changed, of 100 tokens": lambda scores: 100 * scores["flips"]["value"],
+        "perplexity, ×": lambda scores: 1 + scores["relative_perplexity"]["value"],
+        "divergence, bits per byte": lambda scores: scores["damage"]["divergence_bits_per_byte"]["value"],
         "recovery": lambda scores: scores["recovery"],
         "KL median, nats": lambda scores: scores["kl_p50"],
         "KL 95 %": lambda scores: scores["kl_p95"],
@@ -74,6 +82,7 @@ def test_the_table_has_what_stands_next_to_damage(show, measured) -> None:
         scores = rows[line[head.index("Code")]]
         expected = [of(scores) for of in columns.values()]
         assert [float(line[head.index(name)]) for name in columns] == pytest.approx(expected, rel=DIGITS, abs=1e-6)
+    opened.page.check("#wide")
     texts = opened.page.locator("table#languages tbody tr").first.locator("td").all_text_contents()
     first = rows[opened.rows()[0]]
     assert f"{first['kl_p50']:.4f}" in texts
@@ -140,8 +149,10 @@ def test_a_page_of_scores_alone_says_what_was_not_measured(show, measured) -> No
     modified |= dict.fromkeys(absent)
     modified["methods"] = modified["methods"][:1]
     modified["headline"] |= {"better": [], "worse": []}
-    for name in ("worst", "mean", "gap", "size"):
-        modified["headline"][name]["before"] = None
+    modified["headline"]["sentences"] = modified["headline"]["sentences"][:1]
+    changed = modified["headline"]["changed"]
+    for numbers in (*(modified["headline"][name] for name in ("worst", "mean", "gap", "size")), *changed.values()):
+        numbers["baseline"] = None
     for row in modified["languages"]:
         row["methods"] = row["methods"][:1]
         row |= dict.fromkeys(("difference", "p_holm", "verdict", "predicted", "reference_loss", "kappa_weighted"))
@@ -162,12 +173,13 @@ def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> N
     row = max(content["languages"], key=value)
     damage = row["methods"][0]["damage"][UNIT]
     i = content["prediction"]["languages"].index(row["code"])
-    for estimate in (damage, content["headline"]["worst"]["after"], content["prediction"]["measured"][i]):
+    worst = content["headline"]["changed"]["worst"]["quantized"]
+    for estimate in (damage, worst, content["prediction"]["measured"][i]):
         estimate.update(low=None, high=None)
     opened = show(content)
     line = opened.page.locator("table#languages tbody tr").nth(opened.rows().index(row["code"]))
     assert line.locator("td.number small").first.inner_text() == "no interval"
-    assert "no interval" in opened.page.locator("#summary .card").first.inner_text()
+    assert "no interval" in opened.page.locator("#overall .card").first.inner_text()
     bars = opened.page.evaluate(
         "() => document.querySelector('#fig-languages .plot').data.filter(trace => trace.error_x)"
         ".map(({error_x}) => [[...error_x.array], [...error_x.arrayminus]])"
@@ -175,7 +187,7 @@ def test_a_language_without_an_interval_is_shown_as_a_point(show, measured) -> N
     assert sum(pair == (0, 0) for above, below in bars for pair in zip(above, below, strict=True)) == 1
     head, *lines = opened.downloaded("languages")
     cells = next(csv_row for csv_row in lines if row["code"] in csv_row)
-    column = head.index(next(title for title in head if title.endswith("bits per byte, low")))
+    column = head.index(next(title for title in head if title.endswith("of 100 tokens, low")))
     assert cells[column : column + 2] == ["", ""]
     assert opened.quiet()
 

@@ -51,7 +51,7 @@ def test_other_forms_are_printed(command, run) -> None:
     code, printed, _ = command("report", run, "--json")
     assert code == 0
     data = json.loads(printed)
-    assert data["schema"] == "fairbits.report/2"
+    assert data["schema"] == "fairbits.report/3"
     assert command("report", run, "--format", "json")[1] == printed
     assert files_in(Path()) == before
 
@@ -60,7 +60,7 @@ def test_a_form_is_taken_from_the_name_of_the_file(command, run) -> None:
     assert command("report", run, "--out", "card.md")[:2] == (0, "wrote card.md\n")
     assert Path("card.md").read_text().startswith("## ")
     assert command("report", run, "--format", "json", "--out", "all.json")[:2] == (0, "wrote all.json\n")
-    assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/2"
+    assert json.loads(Path("all.json").read_text())["schema"] == "fairbits.report/3"
 
 
 def test_files_for_the_hub_lie_with_the_model_of_the_run(command, run) -> None:
@@ -103,7 +103,7 @@ def test_json_and_a_file_print_nothing_but_json(command, run) -> None:
     code, printed, _ = command("report", run, "--json", "--out", "all.json")
     assert code == 0
     assert printed == Path("all.json").read_text()
-    assert json.loads(printed)["schema"] == "fairbits.report/2"
+    assert json.loads(printed)["schema"] == "fairbits.report/3"
 
 
 def test_baselines_are_compared_in_the_order_given(command, run) -> None:

@@ -42,7 +42,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
     summary = json.loads(printed)
     assert (summary["directory"], summary["report"]) == (str(tmp_path / "run"), str(tmp_path / "run" / "report.html"))
     scores = Scores.load(tmp_path / "run" / "scores.json")
-    assert summary["headline"]["size"]["after"] == scores.quantized.size_bytes
+    assert summary["headline"]["size"]["quantized"] == scores.quantized.size_bytes
     assert summary["baselines"] == ["rtn"]  # only what was asked for, and what costs one evaluation
     assert not (tmp_path / "run" / "audit.json").exists()
     assert command("run", model, *QUICK, "--out", tmp_path / "run", "--audit")[0] == 0

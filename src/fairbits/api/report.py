@@ -8,6 +8,7 @@ from fairbits.auditing.audit_file import AUDIT
 from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import RUN_FILE, file_sha256
+from fairbits.core.records import read_object
 from fairbits.evaluation.language_groups import NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -118,6 +119,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan | None) -> Sources:
+    config = Path(methods[0].scores.quantized.target) / "config.json"
     return Sources(
         methods,
         plan=plan,
@@ -125,4 +127,5 @@ def _sources(methods: tuple[Method, ...], files: Mapping[str, Path], plan: Plan 
         sweep=SWEEP.read(files["sweep"]) if "sweep" in files else None,
         run=RUN.read(files["run"]) if "run" in files else None,
         files={name: file_sha256(file) for name, file in files.items()},
+        config=read_object(config, finite=False) if _is_file(config) else {},
     )

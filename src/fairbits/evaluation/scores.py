@@ -251,7 +251,7 @@ class Scores(Shown):
             },
             "groups": self._group_data(units),
             "meaning": self.meaning.as_data(),
-            "notes": [*self.notes, *self.interval_notes, *self._notes_on_flips()],
+            "notes": [*self.notes, *self.interval_notes, *self.notes_on_flips()],
         }
 
     def as_bytes(self) -> bytes:
@@ -372,7 +372,7 @@ class Scores(Shown):
     def changed_frame(self) -> LanguageFrame:
         """The share of tokens whose first choice changes, of every language."""
         docs = self.documents
-        return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio")
+        return LanguageFrame(docs.lang, docs.document, values=docs.flips, weights=docs.tokens, unit="ratio", least=0.0)
 
     @cached_property
     def _frames(self) -> dict[tuple[str, str], LanguageFrame]:
@@ -391,12 +391,12 @@ class Scores(Shown):
             data[measure] = {unit: part.as_data() for unit, part in parts.items() if part is not None}
         return data
 
-    def _notes_on_flips(self) -> tuple[str, ...]:
+    def notes_on_flips(self) -> tuple[str, ...]:
         """Returns a note on languages where only the share of flips has no interval, as often few tokens flip."""
         missing = [code for code in self.changed_frame.without_interval if code not in self.frame().without_interval]
         if not missing:
             return ()
-        return (f"flips: no interval for {', '.join(missing)}: too few of their documents have any",)
+        return (f"changed tokens: no interval for {', '.join(missing)}: too few of their documents have any",)
 
     def _language(self, code: str, units: tuple[str, ...]) -> dict[str, Any]:
         rows = self.documents.lang == code

@@ -1,7 +1,7 @@
 """Report: its content (all numbers and text before rendering), its three formats, and its files for the Hub."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ from fairbits.core.version import __version__, versions
 from fairbits.evaluation.setting import TASK_NAMES
 from fairbits.reports import figures
 from fairbits.reports.headline import headline
-from fairbits.reports.hub_card import HubFacts, collect_facts, hub_files, write_repository
+from fairbits.reports.hub_card import HubFacts, collect_facts, config_widths, hub_files, write_repository
 from fairbits.reports.markdown import card
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import damage_scales, group_rows, language_rows
 from fairbits.reports.sources import Sources
 
-SCHEMA = "fairbits.report/2"
+SCHEMA = "fairbits.report/3"
 FORMATS = ("html", "md", "json")
 THREADS = "torch threads"  # the number of threads of a run: floating-point sums depend on it
 
@@ -29,6 +29,7 @@ def content(sources: Sources) -> dict[str, Any]:
     rows = language_rows(sources)
     codes = [row["code"] for row in rows]
     audit, plan, sweep = sources.audit, sources.plan, sources.sweep
+    stored = config_widths(sources.config)
     return {
         "schema": SCHEMA,
         "fairbits": __version__,
@@ -39,7 +40,8 @@ def content(sources: Sources) -> dict[str, Any]:
             for method in sources.methods
             for model in [method.scores.quantized]
         ],
-        "units": list(damage_scales(sources)),
+        "stored": asdict(stored) | {"bits": list(stored.bits)},
+        "units": damage_scales(sources),
         "headline": headline(sources),
         "languages": rows,
         "groups": group_rows(sources),
@@ -97,7 +99,10 @@ def _notes(sources: Sources) -> list[dict[str, str]]:
     audit, plan, sweep, run = sources.audit, sources.plan, sources.sweep, sources.run
     notes: list[tuple[str, Iterable[str]]] = [
         *(
-            (f"evaluation of {method.name}", (*method.scores.notes, *method.scores.interval_notes))
+            (
+                f"evaluation of {method.name}",
+                (*method.scores.notes, *method.scores.interval_notes, *method.scores.notes_on_flips()),
+            )
             for method in sources.methods
         ),
         ("audit", () if audit is None else audit.model.notes),

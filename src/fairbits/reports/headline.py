@@ -1,87 +1,119 @@
-"""The headline: the worst-off language, the gap and the size, before and after, and what is significant."""
+"""The headline: how the model was made, what its scores mean, the numbers over all languages, and the comparison."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fairbits.core.errors import count_of
+from fairbits.evaluation.meaning import advice
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
-from fairbits.reports.report_languages import describe
+from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, describe, on_scale, scale_frame
 from fairbits.reports.sources import Sources
-from fairbits.stats.intervals import Estimate
+from fairbits.stats.frame import LanguageFrame
 
 SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
-NAMED = 3  # languages that got worse are named if there are at most this many
+NAMED = 3  # languages that are further away are named if there are at most this many
+SIDES = ("quantized", "baseline", "difference")
+MIXES = {"equal": "an equal mix", "english": "English"}
 
 
 def headline(sources: Sources) -> dict[str, Any]:
-    """Returns the main numbers with intervals, and one or two sentences that state them."""
-    after, before = sources.after, sources.before
-    disparity = after.disparity().as_data()
-    baseline = None if before is None else before.disparity().as_data()
-    paired: dict[str, Estimate] = {}
-    if before is not None:  # by document; the gap has no such difference
-        frame, base = after.frame(), before.frame()
-        paired = {"worst": frame.worst_minus(base), "mean": frame.minus(base).mean()}
-    numbers: dict[str, Any] = {
-        name: {
-            "after": disparity[name],
-            "before": None if baseline is None else baseline[name],
-            "difference": paired[name].to_dict() if name in paired else None,
-        }
-        for name in ("worst", "mean", "gap")
+    """Returns the main numbers with intervals, what they mean, and the sentences that say so."""
+    quantized, baseline = sources.after, sources.before
+    meaning = quantized.meaning
+    sizes: dict[str, Any] = {
+        "reference": quantized.reference.size_bytes,
+        "quantized": quantized.quantized.size_bytes,
+        "baseline": None if baseline is None else baseline.quantized.size_bytes,
     }
-    sizes = {
-        "reference": after.reference.size_bytes,
-        "after": after.quantized.size_bytes,
-        "before": None if before is None else before.quantized.size_bytes,
-    }
+    plan = sources.plan
+    larger = (note for note in (() if plan is None else plan.notes) if "is larger than the model" in note)
+    sizes["why"] = next(larger, "").partition(": ")[2] or None
     sure = {} if sources.contrast is None else sources.contrast.significant()
     verdict = {
         "better": [code for code, difference in sure.items() if difference.value < 0],
         "worse": [code for code, difference in sure.items() if difference.value > 0],
     }
-    return {**numbers, "size": sizes, **verdict, "sentences": _sentences(sources, verdict, paired)}
+    return {
+        **_over_languages(sources, FIRST_SCALE),
+        "changed": _over_languages(sources, CHANGED),
+        "size": sizes,
+        **verdict,
+        "meaning": meaning.as_data() | {"acceptable": meaning.acceptable},
+        "advice": None if plan is None or meaning.acceptable else advice(plan.settings, policy=plan.policy),
+        "sentences": [meaning.sentence, *_comparison(sources, verdict)],
+    }
 
 
-def format_interval(estimate: Estimate) -> str:
-    """Returns an estimate with its interval."""
-    if not estimate.bounded:
-        return f"{estimate.value:.4f} (no confidence interval)"
-    return f"{estimate.value:.4f} ({100 * estimate.confidence:g} % CI {estimate.low:.4f} to {estimate.high:.4f})"
+def origin(content: Mapping[str, Any]) -> str:
+    """Returns how the model of a report was made, as far as that is known: 4 bits per weight, groups of 128, …"""
+    policy, allocation, stored = content["provenance"]["policy"], content["allocation"], content["stored"]
+    if policy is None or allocation is None:
+        bits = _width(stored["bits"]) if stored["bits"] else "bits per weight not known"
+        form = f"format {stored['method']}" if stored["method"] else "it is not known how it was made"
+        return ", ".join([bits, *_groups(stored["group"]), form])
+    settings = policy["settings"]
+    used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
+    parts = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]
+    parts.append(in_words(policy["name"], settings))
+    for layer in allocation["outside"]:
+        bits = "not quantized" if layer["bits"] is None else f"in {layer['bits']} bits"
+        parts.append(f"{layer['role'].replace('_', ' ')} {bits}")
+    return ", ".join(parts)
 
 
-def _sentences(sources: Sources, verdict: dict[str, list[str]], paired: dict[str, Estimate]) -> list[str]:
-    after, before = sources.after, sources.before
-    code, worst = after.frame().worst()
-    sentences = [
-        f"{describe(code)['name']} is hit hardest: its predictions diverge by {format_interval(worst)} bits per byte "
-        "from those of the reference model."
-    ]
-    if before is None:
-        return [*sentences, "There is no baseline to compare with."]
-    baseline = sources.methods[1].name
-    before_code, before_worst = before.frame().worst()
-    ratio = after.quantized.size_bytes / before.quantized.size_bytes
-    size = "of the same size" if abs(ratio - 1) < SAME_SIZE else f"at {1 / ratio:.2f}x the size"
-    name = describe(before_code)["name"]
-    sentences.append(f"Under {baseline}, {size}, the worst language is {name} with {format_interval(before_worst)}.")
-    sentences.append(_certainty(paired["worst"]))
-    if any(note.endswith(UNEQUAL_BUDGETS) for note in before.notes):
-        sentences.append(
-            f"{baseline} had less calibration text than the model itself, which is part of the difference."
-        )
-    better, worse = (len(verdict[name]) or "none" for name in ("better", "worse"))
-    count = count_of(len(after.languages), "language")
-    names = ", ".join(describe(code)["name"] for code in verdict["worse"]) if len(verdict["worse"]) <= NAMED else ""
-    sentences.append(
-        f"Significant changes: of {count}, {better} improved and {worse} got worse{f' ({names})' if names else ''}."
+def in_words(method: str, settings: Mapping[str, Any] | None = None) -> str:
+    """Returns the name of a policy with the mix of languages that it was calibrated on.
+
+    >>> in_words("gptq:mix=english"), in_words("gptq", {"mix": "equal"}), in_words("rtn")
+    ('gptq on English', 'gptq on an equal mix', 'rtn')
+    """
+    name, _, named = method.partition(":mix=")
+    mix = (settings or {}).get("mix") or named
+    return f"{name} on {MIXES.get(mix, f'the mix {mix}')}" if mix else method
+
+
+def _width(bits: list[int]) -> str:
+    return " to ".join(dict.fromkeys(str(number) for number in (bits[0], bits[-1]))) + " bits per weight"
+
+
+def _groups(group: object) -> list[str]:
+    if group is None:
+        return []
+    return [f"groups of {group}" if isinstance(group, int) else f"one scale per {group}"]
+
+
+def _over_languages(sources: Sources, scale: str) -> dict[str, Any]:
+    """Returns worst, mean and gap of the model and of the baseline, and their paired difference if there is one."""
+    frames = [scale_frame(method.scores, scale) for method in sources.methods[:2]]
+    sides = {side: _measured(frame, scale) for side, frame in zip(("quantized", "baseline"), frames, strict=False)}
+    if len(frames) > 1:
+        paired = {"worst": frames[0].worst_minus(frames[1]), "mean": frames[0].minus(frames[1]).mean()}
+        sides["difference"] = {name: on_scale(estimate, scale) for name, estimate in paired.items()}
+    return {name: {side: sides.get(side, {}).get(name) for side in SIDES} for name in ("worst", "mean", "gap")}
+
+
+def _measured(frame: LanguageFrame, scale: str) -> dict[str, Any]:
+    code, worst = frame.worst()
+    gap = on_scale(frame.gap(), scale) if len(frame.languages) > 1 else None
+    return {"worst": {"language": code} | on_scale(worst, scale), "mean": on_scale(frame.mean(), scale), "gap": gap}
+
+
+def _comparison(sources: Sources, verdict: Mapping[str, list[str]]) -> list[str]:
+    """Returns how the model compares with another way to quantize it; nothing without one."""
+    quantized, baseline = sources.after.quantized, sources.before
+    if baseline is None:
+        return []
+    first, second = (method.name for method in sources.methods[:2])
+    named, other = in_words(first, sources.plan and sources.plan.settings), in_words(second)
+    start, name = ("This model", "it") if first == quantized.target else (named, named)  # no path
+    ratio = quantized.size_bytes / baseline.quantized.size_bytes
+    size = "same size" if abs(ratio - 1) < SAME_SIZE else f"{ratio:.2f} times its size"
+    better, worse = (len(verdict[key]) for key in ("better", "worse"))
+    further = ", ".join(describe(code)["name"] for code in verdict["worse"]) if 0 < worse <= NAMED else ""
+    count = count_of(len(baseline.languages), "language")
+    sentence = (
+        f"{start} against {other}, {size}: {better or 'none'} of {count} {'is' if better == 1 else 'are'} closer to "
+        f"the reference model with {name}, {worse or 'none'} further away{f' ({further})' if further else ''}."
     )
-    return sentences
-
-
-def _certainty(difference: Estimate) -> str:
-    if difference.high < 0:
-        return f"The worst language improves by {format_interval(difference.transform(lambda x: -x))}."
-    if difference.low > 0:
-        return f"The worst language gets worse by {format_interval(difference)}: the policy does not help here."
-    way = "improved" if difference.value < 0 else "got worse"
-    return f"Too little text to tell whether the worst language {way}: the difference is {format_interval(difference)}."
+    unequal = any(note.endswith(UNEQUAL_BUDGETS) for note in baseline.notes)
+    return [sentence, *([f"{other} had less calibration text, which is part of the difference."] if unequal else [])]

@@ -14,7 +14,7 @@ from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.reports.markdown import card, quantize_command, render_markdown
 from fairbits.reports.page import page
-from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
+from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, LOSS_SCALE
 from fairbits.text.language_codes import PRIVATE_USE, language_from_code
 
 CARD = "README.md"
@@ -30,7 +30,11 @@ RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the 
 PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
 """What the Hub calls a task; an encoder-decoder may be for many, and the Hub looks into its config.json."""
 NO_DATASET = "unknown"  # the id of a dataset where the text is not one on the Hub
-METRICS = {FIRST_SCALE: ("kl_divergence", "divergence"), LOSS_SCALE: ("added_loss", "added loss")}
+METRICS = {
+    CHANGED: ("changed_first_choices", "changed first choices, of 100 tokens"),
+    FIRST_SCALE: ("kl_divergence", "divergence, bits per byte"),
+    LOSS_SCALE: ("added_loss", "added loss, bits per byte"),
+}
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,11 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
     if policy is not None and allocation is not None:
         bits = {number for line in allocation["bits"] for number in line if number is not None}
         return Widths(tuple(sorted(bits)), policy["settings"].get("group"), "compressed-tensors")
+    return config_widths(config)
+
+
+def config_widths(config: Mapping[str, Any]) -> Widths:
+    """Returns how weights are stored by the config.json of a model."""
     stored = config.get("quantization_config")
     if not isinstance(stored, Mapping):
         return Widths((), None, None)
@@ -322,7 +331,7 @@ def _results(content: Mapping[str, Any]) -> Iterator[Any]:
                 dataset_config=printable(row["code"]),
                 dataset_split=setting["split"],
                 metric_type=kind,
-                metric_name=f"{title}, bits per byte, {printable(row['name'])}",
+                metric_name=f"{title}, {printable(row['name'])}",
                 metric_value=round(damage["value"], 6),
                 metric_args=limits and {**limits, "confidence": damage["confidence"]},
             )

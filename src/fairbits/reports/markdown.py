@@ -10,8 +10,9 @@ from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
 from fairbits.evaluation.scores import SIGNIFICANT
+from fairbits.reports.headline import origin
 from fairbits.reports.page import group_notes, templates, times
-from fairbits.reports.report_languages import FIRST_SCALE, LOSS_SCALE
+from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, LOSS_SCALE
 from fairbits.text.included_texts import udhr
 
 ROUNDED = "nearest rounding was better in "
@@ -20,14 +21,17 @@ ROUNDED = "nearest rounding was better in "
 
 def card(content: Mapping[str, Any]) -> str:
     """Returns the section; text from a model or a user is escaped and never read as Markdown or HTML."""
+    names = [method["name"] for method in content["methods"]]
     return render_markdown(
         "card.md",
         report=content,
+        titles=[f"changed, of 100 tokens{f', {name}' if len(names) > 1 else ''}" for name in names],
         language_names={row["code"]: row["name"] for row in content["languages"]},
         origin=_origin(content),
         notes=_notes(content["notes"]),
         remake=_remake_command(content),
         remeasure=_evaluate_command(content),
+        changed=CHANGED,
         first_scale=FIRST_SCALE,
         loss_scale=LOSS_SCALE,
         significant=SIGNIFICANT,
@@ -40,6 +44,7 @@ def render_markdown(template: str, **values: Any) -> str:
     environment.filters.update(
         md=escape_markdown,
         interval=_interval,
+        of_100=lambda estimate: _interval(estimate, 1),
         times=times,
         size=readable_size,
         count_of=count_of,
@@ -55,24 +60,10 @@ def fence(words: Iterable[Any]) -> str:
 
 
 def _origin(content: Mapping[str, Any]) -> str:
-    provenance, model, allocation = content["provenance"], content["model"], content["allocation"]
-    if provenance["policy"] is None or allocation is None:
-        return f"{content['methods'][0]['name']}, compared with {model}; it is not known how it was made."
-    name, settings = provenance["policy"]["name"], provenance["policy"]["settings"]
-    mix, group = settings.get("mix"), settings.get("group")
-    groups = f"groups of {group}" if isinstance(group, int) else f"one scale per {group}"
-    parts = [f"policy {name}" + (f" with the mix {mix}" if mix else ""), _bits(allocation), groups]
-    for layer in allocation["outside"]:
-        bits = "not quantized" if layer["bits"] is None else f"in {layer['bits']} bits"
-        parts.append(f"{layer['role'].replace('_', ' ')} {bits}")
-    return f"{model}, quantized by fairbits: {', '.join(parts)}; {_calibration(provenance)}."
-
-
-def _bits(allocation: Mapping[str, Any]) -> str:
-    used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
-    if not used:
-        return "blocks not quantized"
-    return " to ".join(dict.fromkeys(str(bits) for bits in (used[0], used[-1]))) + " bits per weight"
+    how = origin(content)
+    if content["provenance"]["policy"] is None or content["allocation"] is None:
+        return f"{content['methods'][0]['name']}, compared with {content['model']}: {how}."
+    return f"{content['model']}, quantized by fairbits: {how}; {_calibration(content['provenance'])}."
 
 
 def _calibration(provenance: Mapping[str, Any]) -> str:
@@ -150,7 +141,6 @@ def _text_option(text: Mapping[str, Any] | None, split: str) -> dict[str, str]:
     return {"--text": text.get("source") or text["text"]}  # text that was made in Python has no path
 
 
-def _interval(estimate: Mapping[str, Any]) -> str:
-    if estimate["low"] is None:
-        return f"{estimate['value']:.4f} (no interval)"
-    return f"{estimate['value']:.4f} ({estimate['low']:.4f} to {estimate['high']:.4f})"
+def _interval(estimate: Mapping[str, Any], digits: int = 4) -> str:
+    value, low, high = (None if x is None else f"{x:.{digits}f}" for x in map(estimate.get, ("value", "low", "high")))
+    return f"{value} (no interval)" if low is None else f"{value} ({low} to {high})"

@@ -18,8 +18,10 @@ from markupsafe import Markup
 from fairbits.core.errors import printable
 from fairbits.core.figure import plotly_script, script_json
 from fairbits.core.units import readable_size
+from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.scores import SIGNIFICANT
-from fairbits.reports.headline import SAME_SIZE
+from fairbits.reports.headline import SAME_SIZE, in_words, origin
+from fairbits.reports.report_languages import CHANGED
 
 EARLY = "theme.js"  # runs before anything is painted, so that a dark page does not flash
 SCRIPTS = ("content.js", "table.js", "figure.js", "languages.js", "blocks.js", "heatmaps.js", "curves.js", "main.js")
@@ -30,6 +32,9 @@ DIGITS = 6  # significant digits of a number in the page and its tables; report.
 def page(content: Mapping[str, Any]) -> str:
     """Returns the page: HTML with everything inlined."""
     shown = _shown(content)
+    policy_used = shown["provenance"]["policy"]
+    for place, method in enumerate(shown["methods"]):
+        method["name"] = in_words(method["name"], policy_used["settings"] if policy_used and place == 0 else None)
     early, plotly, late = _scripts()
     return _template().render(
         report=shown,
@@ -43,6 +48,9 @@ def page(content: Mapping[str, Any]) -> str:
         late=Markup(late),
         significant=SIGNIFICANT,
         same_size=SAME_SIZE,
+        suggested=SUGGESTED,
+        changed=CHANGED,
+        origin=origin(shown),
     )
 
 
@@ -64,9 +72,9 @@ def group_notes(notes: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, st
     return list(groups.values())
 
 
-def signed(value: float) -> str:
-    """Returns a number with four decimals and a typographic minus sign."""
-    return f"{value:.4f}".replace("-", "−")
+def signed(value: float, decimals: int = 4) -> str:
+    """Returns a number with a typographic minus sign."""
+    return f"{value:.{decimals}f}".replace("-", "−")
 
 
 def times(ratio: Mapping[str, Any] | None, is_first: bool) -> str:
@@ -78,8 +86,8 @@ def times(ratio: Mapping[str, Any] | None, is_first: bool) -> str:
 
 
 def change(number: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how a number has changed, by the paired difference if there is one: in words and with a sign."""
-    after, before, paired = number["after"], number["before"], number["difference"]
+    """Returns how a number differs from the baseline's, by the paired difference if there is one."""
+    after, before, paired = number["quantized"], number["baseline"], number["difference"]
     moved = after["value"] - before["value"]
     way = "lower" if moved < 0 else "higher"
     words = f"{abs(moved) / before['value']:.0%} {way}".replace("%", " %") if before["value"] > 0 else way
@@ -90,7 +98,7 @@ def change(number: Mapping[str, Any]) -> dict[str, Any]:
     else:
         sure, doubt = paired["high"] < 0 or paired["low"] > 0, "not significant"
     kind = ("less" if moved < 0 else "more") if sure else ""
-    return {"words": words if sure else f"{words}; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
+    return {"words": words, "doubt": "" if sure else f"; {doubt}", "sign": "▼" if moved < 0 else "▲", "kind": kind}
 
 
 def limits(estimate: Mapping[str, Any]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """The languages of a report: names, cost of quantization, predicted damage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,12 +9,13 @@ from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.language_groups import group_damage, outside
 from fairbits.evaluation.scores import Scores
 from fairbits.reports.sources import Sources
-from fairbits.stats.frame import Contrast
+from fairbits.stats.frame import Contrast, LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
 
 UNKNOWN = "unknown"
-FIRST_SCALE = "divergence_bits_per_byte"  # the scale by which languages are ordered
+CHANGED = "changed_of_100"  # the scale by which languages are ordered: of 100 tokens, those with another first choice
+FIRST_SCALE = "divergence_bits_per_byte"
 LOSS_SCALE = "loss_bits_per_byte"
 
 
@@ -23,7 +24,7 @@ def language_rows(sources: Sources) -> list[dict[str, Any]]:
     scales = damage_scales(sources)
     costs = [_costs(method.scores, scales) for method in sources.methods]
     contrasts = _contrasts(sources, scales)
-    ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"][FIRST_SCALE]["value"])
+    ordered = sorted(sources.after.languages, key=lambda code: -costs[0][code]["damage"][CHANGED]["value"])
     return [_row(code, sources, [cost[code] for cost in costs]) | _against(code, contrasts) for code in ordered]
 
 
@@ -60,10 +61,23 @@ def group_rows(sources: Sources) -> dict[str, Any] | None:
     }
 
 
-def damage_scales(sources: Sources) -> dict[str, tuple[str, str]]:
-    """Returns the scales on which damage is shown: measure and unit by name. Sections need parallel text."""
+def damage_scales(sources: Sources) -> list[str]:
+    """Returns the names of the scales on which damage is shown. Sections need parallel text."""
     units = UNITS if sources.after.setting.parallel else UNITS[:2]
-    return {scale_name(measure, unit): (measure, unit) for measure in MEASURES for unit in units}
+    return [CHANGED, *(scale_name(measure, unit) for measure in MEASURES for unit in units)]
+
+
+def scale_frame(scores: Scores, scale: str) -> LanguageFrame:
+    """Returns the damage of every language on a scale; `on_scale` gives its numbers their factor."""
+    if scale == CHANGED:
+        return scores.changed_frame
+    measure, _, unit = scale.partition("_")
+    return scores.frame(unit, measure=measure)
+
+
+def on_scale(estimate: Estimate, scale: str) -> dict[str, Any]:
+    """Returns an estimate as a report has it, for JSON: changed tokens are counted of 100."""
+    return (estimate.transform(lambda x: 100 * x) if scale == CHANGED else estimate).to_dict()
 
 
 def scale_name(measure: str, unit: str) -> str:
@@ -91,11 +105,11 @@ def interval(estimate: Estimate) -> dict[str, float | None]:
     return {name: data[name] for name in ("value", "low", "high")}
 
 
-def _costs(scores: Scores, scales: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    damage = {name: scores.frame(unit, measure=measure).by_language() for name, (measure, unit) in scales.items()}
+def _costs(scores: Scores, scales: Iterable[str]) -> dict[str, dict[str, Any]]:
+    damage = {scale: scale_frame(scores, scale).by_language() for scale in scales}
     return {
         code: {
-            "damage": {name: estimates[code].to_dict() for name, estimates in damage.items()},
+            "damage": {scale: on_scale(estimates[code], scale) for scale, estimates in damage.items()},
             "kl": scores.kl[code].to_dict(),
             "flips": scores.flips[code].to_dict(),
             "recovery": scores.recovery[code],
@@ -119,13 +133,11 @@ def _row(code: str, sources: Sources, costs: list[dict[str, Any]]) -> dict[str, 
     }
 
 
-def _contrasts(sources: Sources, scales: Mapping[str, tuple[str, str]]) -> dict[str, Contrast]:
+def _contrasts(sources: Sources, scales: Iterable[str]) -> dict[str, Contrast]:
     before = sources.before
     if before is None:
         return {}
-    return {
-        name: sources.after.contrast(before, unit=unit, measure=measure) for name, (measure, unit) in scales.items()
-    }
+    return {scale: scale_frame(sources.after, scale).contrast(scale_frame(before, scale)) for scale in scales}
 
 
 def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
@@ -133,7 +145,7 @@ def _against(code: str, contrasts: Mapping[str, Contrast]) -> dict[str, Any]:
         return dict.fromkeys(("difference", "p_holm", "verdict"))
     significant = {scale: contrast.significant() for scale, contrast in contrasts.items()}
     return {
-        "difference": {scale: contrast.differences[code].to_dict() for scale, contrast in contrasts.items()},
+        "difference": {scale: on_scale(contrast.differences[code], scale) for scale, contrast in contrasts.items()},
         "p_holm": {scale: contrast.p_holm[code] for scale, contrast in contrasts.items()},
         "verdict": {
             scale: None if code not in sure else "less" if sure[code].value < 0 else "more"

@@ -126,7 +126,8 @@ class Sources:
     """Everything that a report may show; missing parts are left out, and the report says so.
 
     `methods` begin with the model that the report is about; the second, if there is one, is the baseline.
-    `audit`, `sweep` and `run` are the content of their files. `files` has the SHA-256 of each.
+    `audit`, `sweep` and `run` are the content of their files. `files` has the SHA-256 of each. `config` is the content
+    of the model's config.json where there is no plan, or empty.
     """
 
     methods: tuple[Method, ...]
@@ -135,6 +136,7 @@ class Sources:
     sweep: SweepFile | None = None
     run: RunFile | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fingerprints = {}

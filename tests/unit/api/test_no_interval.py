@@ -93,7 +93,7 @@ def test_flips_in_few_documents_do_not_end_evaluate() -> None:
     assert not rare.flips["eng_Latn"].bounded
     assert rare.flips["heb_Hebr"].bounded
     assert rare.interval_notes == ()
-    assert rare.summary()["notes"] == ["flips: no interval for eng_Latn: too few of their documents have any"]
+    assert rare.summary()["notes"] == ["changed tokens: no interval for eng_Latn: too few of their documents have any"]
     shown(render_tables(rare.tables()))
 
 
@@ -198,14 +198,15 @@ def test_sweep(documents, tmp_path) -> None:
 def test_report_and_run_table(documents, tmp_path) -> None:
     scores, other = drawn(documents), drawn(documents, seed=1, factor=2.0)
     report = Report.from_sources(Sources((Method("own", scores), Method("rtn", other))))
-    assert json.loads(report.json())["languages"][0]["methods"][0]["damage"]["divergence_bits_per_byte"]["low"] is None
+    rows = {row["code"]: row["methods"][0]["damage"] for row in json.loads(report.json())["languages"]}
+    assert rows["yor_Latn"]["divergence_bits_per_byte"]["low"] is rows["yor_Latn"]["changed_of_100"]["low"] is None
     card = report.markdown()
     assert "(no interval) |" in card
     assert "an interval needs at least 5" in card
     page = report.html()
     assert "an interval needs at least 5" in page
     assert ("<b>no interval</b>" in page) == (documents is not DOCUMENTS)
-    assert math.inf not in report.content["headline"]["worst"]["after"].values()
+    assert math.inf not in report.content["headline"]["worst"]["quantized"].values()
     run = FinishedRun(tmp_path, "own", scores, {"rtn": other}, report, {}, ())
     text = shown(render_tables(run_tables(run)))
     assert "(–)" in text

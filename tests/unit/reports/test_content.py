@@ -15,12 +15,13 @@ from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.scores import SIGNIFICANT, Scores
 from fairbits.reports.content import Report, check_name, content, report_format
+from fairbits.reports.headline import origin
 from fairbits.reports.sources import RUN, SWEEP, Method, Sources
 
 KINDS = {"audit": AUDIT, "sweep": SWEEP, "run": RUN}
 METHODS = ("gptq", "gptq:mix=english", "rtn")
 SCALES = {f"{measure}_{unit}": {"measure": measure, "unit": unit} for measure in MEASURES for unit in UNITS}
-FIRST = "divergence_bits_per_byte"
+CHANGED, FIRST = "changed_of_100", "divergence_bits_per_byte"
 
 
 @pytest.fixture
@@ -43,8 +44,7 @@ def harmed(sources: Sources) -> Callable[..., Sources]:
 
 def test_every_number_of_a_language_is_that_of_its_scores(report_content, sources) -> None:
     assert [method["name"] for method in report_content["methods"]] == list(METHODS)
-    assert report_content["units"] == list(SCALES)
-    assert report_content["units"][0] == FIRST
+    assert report_content["units"] == [CHANGED, *SCALES]
     for row in report_content["languages"]:
         code = row["code"]
         in_language = sources.after.documents.lang == code
@@ -53,6 +53,8 @@ def test_every_number_of_a_language_is_that_of_its_scores(report_content, source
         for cost, method in zip(row["methods"], sources.methods, strict=True):
             for scale, kind in SCALES.items():
                 assert cost["damage"][scale] == method.scores.frame(**kind).by_language()[code].to_dict()
+            changed = method.scores.flips[code].transform(lambda share: 100 * share)
+            assert cost["damage"][CHANGED] == changed.to_dict()
             assert cost["kl"] == method.scores.kl[code].to_dict()
             assert cost["flips"] == method.scores.flips[code].to_dict()
             assert cost["recovery"] == method.scores.recovery[code]
@@ -65,7 +67,7 @@ def test_every_number_of_a_language_is_that_of_its_scores(report_content, source
         assert {row["code"]: row["p_holm"][scale] for row in report_content["languages"]} == contrast.p_holm
         for row in report_content["languages"]:
             assert row["difference"][scale] == contrast.differences[row["code"]].to_dict()
-    values = [row["methods"][0]["damage"][FIRST]["value"] for row in report_content["languages"]]
+    values = [row["methods"][0]["damage"][CHANGED]["value"] for row in report_content["languages"]]
     assert values == sorted(values, reverse=True)
 
 
@@ -76,10 +78,13 @@ def test_languages_are_described(report_content) -> None:
 
 
 def test_the_headline_is_the_disparity_of_the_first_two_methods(report_content, sources) -> None:
-    for side, scores in (("after", sources.after), ("before", sources.before)):
+    for side, scores in (("quantized", sources.after), ("baseline", sources.before)):
         expected = scores.disparity().as_data()
         for name in ("worst", "mean", "gap"):
             assert report_content["headline"][name][side] == expected[name]
+        code, changed = scores.changed_frame.worst()
+        worst = report_content["headline"]["changed"]["worst"][side]
+        assert (worst["language"], worst["value"]) == (code, pytest.approx(100 * changed.value))
         assert report_content["headline"]["size"][side] == scores.quantized.size_bytes
     assert report_content["headline"]["size"]["reference"] == sources.after.reference.size_bytes
 
@@ -88,7 +93,7 @@ def test_verdicts_are_those_of_every_scale(harmed) -> None:
     """They need not agree: documents weigh otherwise in another unit."""
     report_content = content(harmed(before="heb_Hebr", after="swh_Latn"))
     verdicts = {row["code"]: row["verdict"] for row in report_content["languages"]}
-    assert verdicts["heb_Hebr"] == dict.fromkeys(SCALES, "less")
+    assert verdicts["heb_Hebr"] == dict.fromkeys(SCALES, "less") | {CHANGED: None}
     assert set(verdicts["swh_Latn"].values()) == {"more", None}
     for name, verdict in (("better", "less"), ("worse", "more")):
         assert set(report_content["headline"][name]) == {code for code in verdicts if verdicts[code][FIRST] == verdict}
@@ -116,30 +121,62 @@ def test_significant_help_is_said(harmed) -> None:
     headline = content(harmed(before="heb_Hebr"))["headline"]
     assert headline["better"] == ["heb_Hebr"]
     assert headline["worse"] == []
-    assert headline["sentences"][1].startswith("Under old, of the same size, the worst language is Hebrew with ")
-    assert headline["sentences"][2].startswith("The worst language improves by ")
-    assert headline["sentences"][3] == "Significant changes: of 4 languages, 1 improved and none got worse."
+    assert headline["sentences"][1:] == [
+        "new against old, same size: 1 of 4 languages is closer to the reference model with new, none further away."
+    ]
 
 
 def test_significant_harm_is_said(harmed) -> None:
     headline = content(harmed(after="heb_Hebr"))["headline"]
     assert (headline["better"], headline["worse"]) == ([], ["heb_Hebr"])
-    worst = headline["worst"]["after"]
-    numbers = f"{worst['value']:.4f} (95 % CI {worst['low']:.4f} to {worst['high']:.4f})"
-    assert headline["sentences"][0].startswith(
-        f"Hebrew is hit hardest: its predictions diverge by {numbers} bits per byte"
-    )
-    assert headline["sentences"][2].startswith("The worst language gets worse by ")
-    assert headline["sentences"][2].endswith(": the policy does not help here.")
-    assert headline["sentences"][3] == "Significant changes: of 4 languages, none improved and 1 got worse (Hebrew)."
+    assert headline["sentences"][1:] == [
+        "new against old, same size: none of 4 languages are closer to the reference model with new, "
+        "1 further away (Hebrew)."
+    ]
+
+
+def test_the_first_sentence_is_what_the_scores_mean(report_content, sources) -> None:
+    headline = report_content["headline"]
+    assert headline["sentences"][0] == headline["meaning"]["sentence"] == sources.after.meaning.sentence
+    assert headline["sentences"][1].startswith("gptq on an equal mix against gptq on English, same size: ")
+    assert "→" not in "".join(headline["sentences"])
+    acceptable = replace(sources.after.documents, flips=np.zeros_like(sources.after.documents.flips))
+    spared = replace(sources, methods=(Method("gptq", replace(sources.after, documents=acceptable)),))
+    assert content(spared)["headline"]["advice"] is None
+    lost = replace(sources.after.documents, flips=np.floor(0.9 * sources.after.documents.tokens))
+    harmed = replace(sources, methods=(Method("gptq", replace(sources.after, documents=lost)),))
+    assert content(harmed)["headline"]["advice"] == "--policy fair, --group 32, --bits 8"
+
+
+def test_a_path_is_not_in_the_comparison(sources) -> None:
+    target = sources.after.quantized.target
+    sentences = content(Sources((Method(target, sources.after), *sources.methods[1:2])))["headline"]["sentences"]
+    assert sentences[1].startswith("This model against gptq on English, same size: ")
+    assert " closer to the reference model with it, " in sentences[1]
+    assert target not in "".join(sentences)
+
+
+def test_how_weights_of_other_tools_are_stored(sources) -> None:
+    config = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    report_content = content(Sources((Method("m", sources.after),), config=config))
+    assert origin(report_content) == "4 bits per weight, groups of 128, format awq"
+
+
+def test_a_larger_result_says_why(sources) -> None:
+    size = sources.after.reference.size_bytes
+    note = "the result, 2 MB, is larger than the model, 1 MB: the embedding is not quantized"
+    large = replace(sources.after, quantized=replace(sources.after.quantized, size_bytes=2 * size))
+    plan = replace(sources.plan, notes=(note,))
+    sizes = content(Sources((Method("gptq", large),), plan=plan))["headline"]["size"]
+    assert (sizes["quantized"], sizes["why"]) == (2 * size, "the embedding is not quantized")
 
 
 def test_scores_alone_give_a_report(sources) -> None:
     report_content = content(Sources((Method("gptq", sources.after),)))
     absent = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
     assert all(report_content[name] is None for name in absent)
-    assert report_content["headline"]["worst"]["before"] is None
-    assert report_content["headline"]["sentences"][-1] == "There is no baseline to compare with."
+    assert report_content["headline"]["worst"]["baseline"] is None
+    assert len(report_content["headline"]["sentences"]) == 1
     assert all(
         row[name] is None for row in report_content["languages"] for name in ("difference", "verdict", "predicted")
     )
@@ -151,7 +188,8 @@ def test_text_that_is_not_parallel_has_no_sections(sources) -> None:
     report_content = content(Sources((Method("gptq", scores),)))
     scales = [name for name, kind in SCALES.items() if kind["unit"] != "nats_per_section"]
     assert len(scales) == 4
-    assert report_content["units"] == list(report_content["languages"][0]["methods"][0]["damage"]) == scales
+    shown = list(report_content["languages"][0]["methods"][0]["damage"])
+    assert report_content["units"] == shown == [CHANGED, *scales]
 
 
 def test_provenance_names_models_text_files_and_versions(report_content, sources) -> None:

@@ -61,6 +61,7 @@ def test_huggingface_hub_finds_the_metadata(report_content) -> None:
     assert (data.base_model, data.base_model_relation, data.license) == ("org/Model", "quantized", "mit")
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
     assert data.language == ["en", "he", "ja", "sw"]
+    assert report_content["headline"]["meaning"]["level"] in model_card(report_content, facts(report_content))
     assert data.tags == ["compressed-tensors", "fairbits", "3-bit", "W3A16"]
 
 
@@ -68,9 +69,13 @@ def test_huggingface_hub_finds_the_results_of_every_language(report_content) -> 
     data = ModelCard(model_card(report_content, facts(report_content))).data
     assert data.model_name == "mine"
     results = {(result.dataset_config, result.metric_type): result for result in data.eval_results}
-    assert len(results) == len(data.eval_results) == 2 * len(report_content["languages"])
+    assert len(results) == len(data.eval_results) == 3 * len(report_content["languages"])
     for row in report_content["languages"]:
-        for scale, kind in (("divergence_bits_per_byte", "kl_divergence"), ("loss_bits_per_byte", "added_loss")):
+        for scale, kind in (
+            ("changed_of_100", "changed_first_choices"),
+            ("divergence_bits_per_byte", "kl_divergence"),
+            ("loss_bits_per_byte", "added_loss"),
+        ):
             result, damage = results[row["code"], kind], row["methods"][0]["damage"][scale]
             assert result.metric_value == pytest.approx(damage["value"], abs=1e-6)
             assert result.metric_args["low"] == pytest.approx(damage["low"], abs=1e-6)
@@ -97,8 +102,9 @@ def test_languages_without_a_code_of_the_hub_are_left_out_and_said(report_conten
     modified = copy.deepcopy(report_content)
     renamed = modified["languages"][0]["code"]
     modified["languages"][0] |= {"code": "my-dialect", "name": "my-dialect"}
-    for worst in (modified["headline"]["worst"][side] for side in ("before", "after")):
-        worst["language"] = "my-dialect" if worst["language"] == renamed else worst["language"]
+    for scale in (modified["headline"], modified["headline"]["changed"]):
+        for worst in (scale["worst"][side] for side in ("baseline", "quantized")):
+            worst["language"] = "my-dialect" if worst["language"] == renamed else worst["language"]
     text = model_card(modified, facts(report_content))
     assert len(ModelCard(text).data.language) == 3
     assert "- codes of the Hub for the languages my-dialect" in text
@@ -112,7 +118,7 @@ def test_other_tasks_have_other_tags_and_no_code_for_generation(report_content, 
     modified["provenance"]["evaluation"]["task"] = task
     text = model_card(modified, facts(report_content))
     assert ModelCard(text).data.pipeline_tag == tag
-    assert "AutoModelForCausalLM" not in text
+    assert "AutoTokenizer" not in text
 
 
 def test_vllm_is_named_only_for_checkpoints_that_it_loads(report_content) -> None:

@@ -69,32 +69,49 @@ def visible_text(token: Token) -> str:
     return "".join(child.content for child in token.children or []).replace(JOINER, "")
 
 
-def test_the_first_table_has_worst_gap_mean_and_size(report_content) -> None:
-    first, _ = tables(card(report_content))
-    assert first[0] == ["divergence, bits per byte", "gptq:mix=english", "gptq"]
+def worst_numbers(report_content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns every estimate in the headline that names a language."""
+    headline = report_content["headline"]
+    return [scale["worst"][side] for scale in (headline, headline["changed"]) for side in ("baseline", "quantized")]
+
+
+def test_the_second_table_has_worst_gap_mean_and_size(report_content) -> None:
+    _, first = tables(card(report_content))
+    assert first[0] == ["over all languages", "gptq:mix=english", "gptq"]
+    changed = report_content["headline"]["changed"]
     worst = report_content["headline"]["worst"]
     names = {row["code"]: row["name"] for row in report_content["languages"]}
-    for column, side in ((1, "before"), (2, "after")):
-        assert first[1][column].startswith(f"{worst[side]['value']:.4f} ({worst[side]['low']:.4f} to ")
-        assert first[1][column].endswith(f", {names[worst[side]['language']]}")
-        assert first[2][column].startswith(f"{report_content['headline']['gap'][side]['value']:.4f} (")
-        assert first[3][column].startswith(f"{report_content['headline']['mean'][side]['value']:.4f} (")
-    assert first[4][0] == "size"
+    for column, side in ((1, "baseline"), (2, "quantized")):
+        for row, name in enumerate(("worst", "gap", "mean"), start=1):
+            assert first[row][column].startswith(f"{changed[name][side]['value']:.1f} (")
+            assert first[row + 3][column].startswith(f"{report_content['headline'][name][side]['value']:.4f} (")
+        assert first[4][column].startswith(f"{worst[side]['value']:.4f} ({worst[side]['low']:.4f} to ")
+        assert first[4][column].endswith(f", {names[worst[side]['language']]}")
+    assert first[7][0] == "size"
 
 
-def test_the_second_table_has_every_language_under_every_method(report_content) -> None:
-    _, second = tables(card(report_content))
+def test_the_first_table_has_every_language_under_every_method(report_content) -> None:
+    second, _ = tables(card(report_content))
     assert second[0] == [
-        *("language", "code", "gptq:mix=english", "gptq", "rtn", "against gptq:mix=english", "added loss", "recovery"),
+        *("language", "code", *(f"changed, of 100 tokens, {name}" for name in ("gptq:mix=english", "gptq", "rtn"))),
+        *("perplexity", "divergence, bits per byte", "against gptq:mix=english", "added loss, bits per byte"),
     ]
     assert [row[1] for row in second[1:]] == [row["code"] for row in report_content["languages"]]
     for shown, row in zip(second[1:], report_content["languages"], strict=True):
         for cell, method in zip(shown[2:5], (1, 0, 2), strict=True):
-            damage = row["methods"][method]["damage"]["divergence_bits_per_byte"]
+            changed = row["methods"][method]["damage"]["changed_of_100"]
+            assert cell.startswith(f"{100 * row['methods'][method]['flips']['value']:.1f} (")
+            assert cell == f"{changed['value']:.1f} ({changed['low']:.1f} to {changed['high']:.1f})"
+        assert shown[5] == f"× {1 + row['methods'][0]['relative_perplexity']['value']:.2f}"
+        for cell, scale in ((shown[6], "divergence_bits_per_byte"), (shown[8], "loss_bits_per_byte")):
+            damage = row["methods"][0]["damage"][scale]
             assert cell == f"{damage['value']:.4f} ({damage['low']:.4f} to {damage['high']:.4f})"
-        loss = row["methods"][0]["damage"]["loss_bits_per_byte"]
-        assert shown[6] == f"{loss['value']:.4f} ({loss['low']:.4f} to {loss['high']:.4f})"
-        assert shown[7] == f"{row['methods'][0]['recovery']:.1%}"
+
+
+def test_it_says_what_the_scores_mean(report_content) -> None:
+    meaning = report_content["headline"]["meaning"]
+    assert f"\n{escape_markdown(meaning['sentence'])} " in card(report_content)
+    assert "next tokens" in meaning["sentence"]
 
 
 def test_the_signature_can_be_copied_from_what_is_shown(report_content) -> None:
@@ -105,16 +122,16 @@ def test_the_signature_can_be_copied_from_what_is_shown(report_content) -> None:
 def test_verdicts_are_words(report_content) -> None:
     modified = copy.deepcopy(report_content)
     modified["headline"] |= {"better": ["heb_Hebr"], "worse": ["eng_Latn"]}
-    verdicts = {row[1]: row[5] for row in tables(card(modified))[1][1:]}
-    assert verdicts["heb_Hebr"] == "significantly less"
-    assert verdicts["eng_Latn"] == "significantly more"
+    verdicts = {row[1]: row[7] for row in tables(card(modified))[0][1:]}
+    assert verdicts["heb_Hebr"] == "closer"
+    assert verdicts["eng_Latn"] == "further away"
     assert verdicts["swh_Latn"] == "no significant difference"
 
 
 def test_without_a_baseline_there_is_one_column_and_no_verdict(sources) -> None:
     first, second = tables(card(content(Sources(sources.methods[:1]))))
-    assert {len(row) for row in first} == {2}
-    assert {len(row) for row in second} == {5}
+    assert {len(row) for row in first} == {6}
+    assert {len(row) for row in second} == {2}
 
 
 def test_text_n_seed_and_every_note_are_said(report_content) -> None:
@@ -146,7 +163,7 @@ def test_it_begins_with_what_the_model_is(report_content) -> None:
     modified = copy.deepcopy(report_content)
     modified["model"] = "org/model"
     assert opening(card(modified)) == (
-        "org/model, quantized by fairbits: policy gptq with the mix equal, 3 bits per weight, one scale per channel, "
+        "org/model, quantized by fairbits: 3 bits per weight, one scale per channel, gptq on an equal mix, "
         "embedding not quantized, head not quantized; calibration text udhr, up to 64 tokens per language, 4 languages."
     )
     modified["allocation"]["bits"][0][0] = 8
@@ -154,7 +171,8 @@ def test_it_begins_with_what_the_model_is(report_content) -> None:
     modified["provenance"]["policy"]["settings"]["group"] = 128
     modified["provenance"]["weights"] = {"eng_Latn": 1.0}
     shown = opening(card(modified))
-    assert "3 to 8 bits per weight, groups of 128, embedding in 8 bits, head not quantized;" in shown
+    expected = "3 to 8 bits per weight, groups of 128, gptq on an equal mix, embedding in 8 bits, head not quantized;"
+    assert expected in shown
     assert shown.endswith(" 1 language.")
     modified["provenance"]["calibration"] = None
     assert opening(card(modified)).endswith("; no calibration text.")
@@ -162,15 +180,17 @@ def test_it_begins_with_what_the_model_is(report_content) -> None:
 
 def test_scores_alone_do_not_say_how_the_model_was_made(sources) -> None:
     report_content = content(Sources(sources.methods[:1]))
-    assert opening(card(report_content)).endswith("it is not known how it was made.")
+    assert opening(card(report_content)).endswith("bits per weight not known, it is not known how it was made.")
+    report_content["stored"] = {"bits": [4], "group": 128, "method": "gptq"}
+    assert opening(card(report_content)).endswith(": 4 bits per weight, groups of 128, format gptq.")
 
 
 def test_one_is_not_many(report_content) -> None:
     modified = copy.deepcopy(report_content)
     modified["languages"] = modified["languages"][:1]
     modified["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
-    for side in ("before", "after"):
-        modified["headline"]["worst"][side]["language"] = modified["languages"][0]["code"]
+    for worst in worst_numbers(modified):
+        worst["language"] = modified["languages"][0]["code"]
     assert ": 1 language, 1 document (at least 5 per language), 1 predicted token; up to" in card(modified)
 
 
@@ -203,8 +223,8 @@ def test_text_of_others_stays_text_wherever_it_stands(report_content, odd: str) 
     for method in modified["methods"]:
         method |= {"name": odd, "target": odd}
     modified["languages"][0] |= {"name": odd, "code": odd}
-    modified["headline"]["worst"]["after"]["language"] = odd
-    modified["headline"]["worst"]["before"]["language"] = odd
+    for worst in worst_numbers(modified):
+        worst["language"] = odd
     section = card(modified)
     tokens = PARSER.parse(section)
     assert {token.type.removesuffix("_open").removesuffix("_close") for token in tokens} == {
@@ -216,7 +236,7 @@ def test_text_of_others_stays_text_wherever_it_stands(report_content, odd: str) 
     for token in tokens:
         if token.type == "inline":
             visible_text(token)
-    first, second = tables(section)
+    second, first = tables(section)
     assert first[0][1] == second[1][0] == second[1][1] == printable(odd.strip())
     run, evaluate = (token.content for token in tokens if token.type == "fence")
     assert run.count("\n") == evaluate.count("\n") == 1

@@ -18,7 +18,7 @@ from fairbits.reports.page import EARLY, SCRIPTS, page
 
 MOST_BYTES = 2_200_000
 FIGURES = {f"fig-{name}" for name in ("languages", "kappa", "patterns", "causes", "bits", "widths", "prediction")}
-SCALES = [f"{measure}_{unit}" for measure in MEASURES for unit in UNITS[:2]]
+SCALES = ["changed_of_100", *(f"{measure}_{unit}" for measure in MEASURES for unit in UNITS[:2])]
 PARTS = ("blocks", "patterns", "causes", "prediction", "checklist", "certificate", "allocation", "curves")
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&amp;\u202e\u2028\x1b'
 
@@ -76,14 +76,18 @@ def row(index: int, methods: int) -> dict[str, Any]:
 
 def headline(before: float | None, code: str) -> dict[str, Any]:
     def pair(**more: str) -> dict[str, Any]:
-        sides = {"after": estimate(0.02) | more, "before": None if before is None else estimate(before) | more}
+        sides = {"quantized": estimate(0.02) | more, "baseline": None if before is None else estimate(before) | more}
         return sides | {"difference": None}
 
+    meaning = {"changed": estimate(13.2), "level": "a clear change", "acceptable": True}
     return {
         "worst": pair(language=code),
         "mean": pair(),
         "gap": pair(),
-        "size": {"reference": 2e9, "after": 1e9, "before": None if before is None else 1.25e9},
+        "changed": {"worst": pair(language=code), "mean": pair(), "gap": pair()},
+        "size": {"reference": 2e9, "quantized": 1e9, "baseline": None if before is None else 1.25e9, "why": None},
+        "meaning": meaning,
+        "advice": None,
         "better": [code],
         "worse": [],
         "sentences": ["Language 0 loses most.", "So it is."],
@@ -114,14 +118,15 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
     places = list(range(blocks))
     values = [[0.0123456 + 0.001 * i + 0.0001 * j for j in places] for i in range(languages)]
     rule = {"blocks": [1], "threshold": 5.0, "remark": "A remark."}
-    curve = {"policy": "gptq", "unit": SCALES[0], "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
+    curve = {"policy": "gptq", "unit": SCALES[1], "threshold": 0.01, "bits": [2, 4], "sizes": [1, 2]}
     check = {"text": "max κ is at most 50", "passed": False, "detail": "κ = 80"}
     condition = {"name": "C1", "statement": "outlier layers exist", "holds": None, "remark": "Not decided."}
     return {
-        "schema": "fairbits.report/2",
+        "schema": "fairbits.report/3",
         "fairbits": "0.1.0",
         "model": "org/model",
         "family": "bloom",
+        "stored": {"bits": [4], "group": 128, "method": "gptq"},
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
         "units": SCALES,
         "headline": headline(before, codes[0]),
@@ -195,8 +200,9 @@ def test_what_was_not_measured_is_one_quiet_line() -> None:
 
 def test_every_scale_can_be_chosen() -> None:
     text = page(full())
-    options = re.findall(r'<option value="((?:divergence|loss)_\w+)">([^<]+)</option>', text)
+    options = re.findall(r'<option value="((?:changed|divergence|loss)_\w+)">([^<]+)</option>', text)
     assert options == [
+        ("changed_of_100", "changed, of 100 tokens"),
         ("divergence_bits_per_byte", "divergence, bits per byte"),
         ("divergence_nats_per_token", "divergence, nats per token"),
         ("loss_bits_per_byte", "added loss, bits per byte"),
@@ -250,7 +256,11 @@ def test_hostile_text_adds_no_element() -> None:
 
 @pytest.mark.parametrize(
     ("before", "change", "kind"),
-    [(0.04, "▼ 50 % lower", "less"), (0.01, "▲ 100 % higher", "more"), (0.021, "▼ 5 % lower; intervals overlap", "")],
+    [
+        (0.04, "▼ 50 % lower than with rtn", "less"),
+        (0.01, "▲ 100 % higher than with rtn", "more"),
+        (0.021, "▼ 5 % lower than with rtn; intervals overlap", ""),
+    ],
 )
 def test_the_headline_says_whether_it_helps(before: float, change: str, kind: str) -> None:
     text = page(full(before=before))
@@ -260,11 +270,11 @@ def test_the_headline_says_whether_it_helps(before: float, change: str, kind: st
 
 def test_the_paired_difference_is_surer_than_two_intervals() -> None:
     content = full(before=0.021)
-    content["headline"]["worst"]["difference"] = {"value": -0.001, "low": -0.002, "high": -0.0005}
-    content["headline"]["mean"]["difference"] = {"value": -0.001, "low": -0.002, "high": 0.0005}
+    content["headline"]["changed"]["worst"]["difference"] = {"value": -0.001, "low": -0.002, "high": -0.0005}
+    content["headline"]["changed"]["mean"]["difference"] = {"value": -0.001, "low": -0.002, "high": 0.0005}
     text = page(content)
-    assert '<p class="change less">▼ 5 % lower</p>' in text
-    assert '<p class="change">▼ 5 % lower; not significant</p>' in text
+    assert '<p class="change less">▼ 5 % lower than with rtn</p>' in text
+    assert '<p class="change">▼ 5 % lower than with rtn; not significant</p>' in text
 
 
 def test_notes_that_differ_in_numbers_are_one() -> None:
@@ -275,7 +285,8 @@ def test_notes_that_differ_in_numbers_are_one() -> None:
 
 def test_one_language_has_no_gap() -> None:
     content = full(languages=1)
-    content["headline"]["gap"] = {"after": None, "before": None, "difference": None}
+    for numbers in (content["headline"], content["headline"]["changed"]):
+        numbers["gap"] = {"quantized": None, "baseline": None, "difference": None}
     assert "needs two languages" in page(content)
 
 
@@ -331,17 +342,52 @@ def test_the_page_says_what_was_predicted_and_what_was_measured(report_content) 
 
 def test_cards_say_what_their_numbers_are(report_content) -> None:
     cards = re.findall(r'<article class="card">.*?</article>', Report(report_content).html(), flags=re.DOTALL)
-    notes = ("corrected for selection", "corrected for noise", "all languages weighted equally", "all tensors")
-    assert "divergence, bits per byte" in cards[0]
+    notes = ("Worst language", "worst minus best", "which count equally", "all tensors")
     assert [note in card for card, note in zip(cards, notes, strict=True)] == [True] * 4
+    for shown in cards[:3]:
+        assert "of 100 tokens changed" in shown
+        assert "divergence, bits per byte" in shown
+
+
+@pytest.mark.parametrize(
+    ("changed", "acceptable", "kind"), [(3.0, True, "fine ✓"), (13.0, True, "fair !"), (44.0, False, "poor ✗")]
+)
+def test_the_first_screen_has_a_verdict(changed: float, acceptable: bool, kind: str) -> None:
+    content = full()
+    content["headline"] |= {"advice": None if acceptable else "--bits 8"}
+    content["headline"]["meaning"] |= {"changed": estimate(changed), "acceptable": acceptable}
+    text = page(content)
+    colour, sign = kind.split()
+    assert f'<div class="verdict {colour}">' in text
+    assert f"{sign} A clear change" in words(content)
+    assert ("quantize with --bits 8" in words(content)) is not acceptable
+    assert "4 bits per weight, gptq, embedding not quantized; 1 GB, 50 % of the size before" in words(content)
+    assert text.index('id="fig-languages"') < text.index('id="overall"') < text.index('<details id="details">')
+
+
+def test_the_bar_of_a_large_model_stays_in_its_card() -> None:
+    content = full()
+    content["headline"]["size"] |= {"quantized": 5.72e9, "why": "the embedding is not quantized"}
+    shares = [float(share) for share in re.findall(r'bulk \w+" style="--value: ([\d.]+)%', page(content))]
+    assert max(shares) == 100
+    assert len(shares) == 3
+    assert "286 % of the reference model, so it is larger than before quantization: the embedding is" in words(content)
+
+
+def test_research_is_folded() -> None:
+    folded = page(full()).partition('<details id="details">')[2].partition("<footer>")[0]
+    sections = re.findall(r'<section id="(\w+)">', folded)
+    assert sections == ["weights", "use", "origin", "bits", "width", "foretold", "checks", "methods"]
+    for name in ("summary", "lost", "overall", "notes", "words"):
+        assert f'<section id="{name}">' not in folded
 
 
 def test_one_is_not_many(report_content) -> None:
     assert "All 4 models read the same 20 documents, " in words(report_content)
     modified = copy.deepcopy(report_content)
     modified["languages"] = modified["languages"][:1]
-    for side in ("before", "after"):
-        modified["headline"]["worst"][side]["language"] = modified["languages"][0]["code"]
+    for side in ("baseline", "quantized"):
+        modified["headline"]["changed"]["worst"][side]["language"] = modified["languages"][0]["code"]
     modified["provenance"]["models"] = modified["provenance"]["models"][:2]
     modified["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
     assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(modified)

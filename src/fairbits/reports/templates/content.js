@@ -6,6 +6,7 @@ const rowOf = new Map(content.languages.map((row) => [row.code, row]));
 const compared = content.methods.length > 1;
 
 const UNITS = {
+  changed_of_100: { name: "of 100 tokens", title: "changed, of 100 tokens", digits: 1 },
   divergence_bits_per_byte: { name: "bits per byte", title: "divergence, bits per byte", digits: 4 },
   divergence_nats_per_token: { name: "nats per token", title: "divergence, nats per token", digits: 4 },
   divergence_nats_per_section: { name: "nats per section", title: "divergence, nats per section", digits: 2 },
@@ -21,6 +22,7 @@ const state = {
   script: "",
   family: "",
   intervals: true,
+  wide: false,
   // The first two methods are the story; the others are there when asked for.
   shown: new Set(content.methods.map((_, index) => index).filter((index) => index < 2)),
   relative: true,

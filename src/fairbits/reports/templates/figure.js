@@ -99,13 +99,15 @@ function emptyFigure() {
 /** Draws one figure into the width that it has. */
 function draw(name) {
   const plot = $(`#fig-${name} .plot`);
-  if (!plot) return null;
+  if (!plot || plot.closest("details:not([open])")) return null;
   const width = plot.clientWidth;
   const figure = FIGURES[name](width) ?? emptyFigure();
   plot.stops = figure.stops;
   plot.place = null;
   plot.lifted = null;
-  return Plotly.react(plot, figure.traces, layout({ width, ...figure.layout }), CONFIG);
+  const drawn = Plotly.react(plot, figure.traces, layout({ width, ...figure.layout }), CONFIG);
+  if (name === "widths" && !plot.onstep) highlightLines(plot);
+  return drawn;
 }
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -113,7 +115,7 @@ const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 /** Moves to the next point in the direction of an arrow key, shows its label and says it. */
 function stepThrough(plot, event) {
   const move = STEPS[event.key];
-  if (!move || !plot.stops.length) return;
+  if (!move || !plot.stops?.length) return;
   event.preventDefault();
   const [row, column] = plot.place ?? [-move[0], -move[1]];
   const within = (value, count) => Math.min(Math.max(value, 0), count - 1);

@@ -26,7 +26,7 @@ function languageRoom(all, narrow) {
 
 function languageHover(row, method) {
   const { name, digits } = UNITS[state.unit];
-  const significance = verdict(row) && method === 0 ? `<br>significantly ${verdict(row)} than under ${plain(content.methods[1].name)}` : "";
+  const significance = verdict(row) && method === 0 ? `<br>significantly ${verdict(row)} than with ${plain(content.methods[1].name)}` : "";
   return (
     `<b>${plain(row.name)}</b>  ${plain(isolated(row))}<br>${plain(content.methods[method].name)}: ` +
     `${withInterval(damage(row, method), digits)} ${name}<br>` +
@@ -55,10 +55,11 @@ function methodTrace(rows, method, lift) {
     },
     text: rows.map((row) => languageHover(row, method)),
     hovertemplate: "%{text}<extra></extra>",
+    cliponaxis: false,
   };
 }
 
-/** Returns the thin lines that lead from before to after. */
+/** Returns the thin lines between the marks of the baseline and of the model. */
 function connectors(rows, lifts) {
   return {
     type: "scatter",
@@ -110,6 +111,7 @@ function languagesFigure(width) {
       margin: { l: languageRoom(rows, narrow), r: compared ? (narrow ? 26 : 62) : 16, t: 66, b: 12 },
       xaxis: axis({
         title: UNITS[state.unit].title,
+        rangemode: "tozero",
         showgrid: true,
         zeroline: true,
         zerolinecolor: colour("ink"),

@@ -78,6 +78,7 @@ function listenToFilters() {
   onChange("#family", ({ value }) => (state.family = value));
   onChange("#search", ({ value }) => (state.search = value.trim()), "input");
   onChange("#intervals", ({ checked }) => (state.intervals = checked));
+  onChange("#wide", ({ checked }) => (state.wide = checked));
   onChange("#sort", ({ value }) => {
     const numeric = columns().find(({ key }) => key === value).numeric;
     // Of the differences, the largest gain first; of all other numbers the largest.
@@ -149,23 +150,43 @@ function listenToWidth() {
     timer = setTimeout(() => {
       if ($("main").clientWidth === lastWidth) return;
       lastWidth = $("main").clientWidth;
+      drawTable();
       drawAll();
     }, 120);
   }).observe($("main"));
 }
 
+/** Opens the details for a link into them. */
+async function openFor(hash) {
+  const [details, target] = [$("#details"), hash && document.getElementById(hash.slice(1))];
+  if (!target || !details.contains(target)) return;
+  details.open = true;
+  await drawAll(); // before, the place of the target is not known
+  target.scrollIntoView();
+}
+
+function listenToDetails() {
+  $("#details").addEventListener("toggle", () => drawAll());
+  addEventListener("hashchange", () => openFor(location.hash));
+  document.addEventListener("click", ({ target }) => openFor(target.closest("a[href^='#']")?.hash));
+  return openFor(location.hash);
+}
+
 /** Paper is white, and as wide as it is; the printer does not wait. */
 function listenToPrinter() {
-  let theme;
+  let [theme, open] = [];
   const drawNow = () => Object.keys(FIGURES).forEach(draw);
   addEventListener("beforeprint", () => {
     theme = document.documentElement.dataset.theme;
+    open = $("#details").open;
+    $("#details").open = true;
     document.documentElement.dataset.theme = "light";
     document.documentElement.classList.add("printing");
     drawNow();
   });
   addEventListener("afterprint", () => {
     document.documentElement.classList.remove("printing");
+    $("#details").open = open;
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
     drawAll();
@@ -194,11 +215,11 @@ async function begin() {
   drawTable();
   await drawAll();
   for (const plot of document.querySelectorAll(".plot")) makeSteppable(plot);
-  if ($("#fig-widths")) highlightLines($("#fig-widths .plot"));
   listenToTheme();
   listenToWidth();
   listenToPrinter();
   followReader();
+  await listenToDetails();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -26,22 +26,40 @@ function counts(key, title, value) {
   return { key, title, numeric: true, value, digits: 0 };
 }
 
+/** Returns an estimate of a ratio from that of a difference relative to 1. */
+function ratio(estimate) {
+  const { value, low, high } = estimate;
+  return { value: 1 + value, low: low === null ? null : 1 + low, high: high === null ? null : 1 + high };
+}
+
+const MAIN = ["name", "after", "before", "difference", "verdict", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
+const ON_PHONE = ["name", "after", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
+const phone = matchMedia("(max-width: 46rem)");
+
+/** Returns the columns that are shown: those that matter most, or all; the scale that is chosen has columns already. */
+function shownColumns() {
+  const listed = phone.matches ? ON_PHONE : MAIN;
+  return columns().filter(({ key }) => key !== state.unit && (state.wide || listed.includes(key)));
+}
+
 /** Returns the columns that this report can fill. */
 function columns() {
   const { title: unit, digits } = UNITS[state.unit];
+  const label = !compared || (phone.matches && !state.wide) ? unit : undefined; // one method: no need to name it
   const widths = new Map(content.curves?.languages.map((code, i) => [code, content.curves.critical_width[i]]));
   return [
     words("name", "Language", (row) => row.name),
-    ...content.methods.map((method, i) => estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i))),
+    ...content.methods.map((method, i) => ({ ...estimates(methodKey(i), `${method.name}, ${unit}`, digits, (row) => damage(row, i)), label })),
     ...(compared
       ? [
           estimates("difference", `difference, ${unit}`, digits, (row) => row.difference?.[state.unit]),
           words("verdict", "significant", (row) => verdict(row) || null),
         ]
       : []),
+    estimates("changed_of_100", "changed, of 100 tokens", 1, (row) => row.methods[0].damage.changed_of_100),
+    estimates("perplexity", "perplexity, ×", 2, (row) => ratio(row.methods[0].relative_perplexity)),
+    ...["divergence_bits_per_byte", "loss_bits_per_byte"].map((scale) => estimates(scale, UNITS[scale].title, 4, (row) => row.methods[0].damage[scale])),
     ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),
-    estimates("added", "added loss, bits per byte", 4, (row) => row.methods[0].damage.loss_bits_per_byte),
-    numbers("same_top", "same top token", 3, (row) => 1 - row.methods[0].flips.value),
     numbers("recovery", "recovery", 3, (row) => row.methods[0].recovery),
     numbers("kl_p50", "KL median, nats", 4, (row) => row.methods[0].kl_p50),
     numbers("kl_p95", "KL 95 %", 3, (row) => row.methods[0].kl_p95),
@@ -55,7 +73,7 @@ function columns() {
           ...(content.languages.some((row) => row.trusted === false)
             ? [words("trusted", "prediction", (row) => (row.trusted === false ? "not known to the model: do not trust" : null))]
             : []),
-          estimates("loss", "loss before, bits per byte", 2, (row) => row.reference_loss),
+          estimates("loss", "loss of the reference, bits per byte", 2, (row) => row.reference_loss),
           estimates("length", "bytes per token", 2, (row) => row.bytes_per_token),
         ]
       : []),
@@ -104,8 +122,8 @@ function headerOf(column) {
   const header = element("th", undefined, { scope: "col", "aria-sort": order });
   if (column.numeric) header.classList.add("number");
   const button = element("button", undefined, { type: "button", "data-key": column.key });
-  // Names such as gptq:mix=english may be broken after the colon.
-  const parts = column.title.split(/(?<=:)/);
+  // Names such as rtn:group=32 may be broken after the colon, paths after a slash.
+  const parts = (column.label ?? column.title).split(/(?<=[:/])/);
   button.append(...parts.flatMap((part, i) => (i ? [element("wbr"), part] : [part])));
   header.append(button);
   return header;
@@ -120,13 +138,13 @@ function sortBy(key) {
 
 function drawTable() {
   const table = $("table#languages");
-  const tableColumns = columns();
+  const tableColumns = shownColumns();
   const focused = document.activeElement?.dataset?.key;
   const head = element("tr");
   head.append(...tableColumns.map(headerOf));
   table.tHead.replaceChildren(head);
   const lines = visibleRows().map((row) => {
-    const line = element("tr");
+    const line = element("tr", undefined, { "data-code": row.code });
     line.append(...tableColumns.map((column) => cellOf(column, row)));
     return line;
   });

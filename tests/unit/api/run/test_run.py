@@ -183,4 +183,4 @@ def test_what_comes_next(whole, small) -> None:
     assert command == f"next:   fairbits gate {whole.directory / 'scores.json'} --max-changed {SUGGESTED:g}"
     data = json.loads(json.dumps(run_data(whole)))
     assert data["report"] == str(whole.page)
-    assert data["headline"]["worst"]["after"]["language"] in small["languages"]
+    assert data["headline"]["worst"]["quantized"]["language"] in small["languages"]
