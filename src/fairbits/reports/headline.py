@@ -104,7 +104,7 @@ def _comparison(sources: Sources, verdict: Mapping[str, list[str]]) -> list[str]
     if baseline is None:
         return []
     first, second = (method.name for method in sources.methods[:2])
-    named, other = in_words(first, sources.plan and sources.plan.settings), in_words(second)
+    named, other = in_words(first, sources.plan.settings if sources.plan else None), in_words(second)
     start, name = ("This model", "it") if first == quantized.target else (named, named)  # no path
     ratio = quantized.size_bytes / baseline.quantized.size_bytes
     size = "same size" if abs(ratio - 1) < SAME_SIZE else f"{ratio:.2f} times its size"
