@@ -31,9 +31,7 @@ def theory(
         flag("--markdown", help="Print docs/research/theory.md; with --statements, docs/research/sections.md."),
     ] = False,
 ) -> None:
-    """Check the claims of these research notes.
-
-    It recomputes the verdict on every claim, or finds the command for a sentence of the notes.
+    """Recompute the verdict on every claim of these research notes.
 
     Examples:
       fairbits theory
