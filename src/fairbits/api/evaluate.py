@@ -1,6 +1,6 @@
 """Evaluate: a quantized model and its reference model on the same text of every language."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,10 +126,23 @@ def checkpoint_scores(
     return answers.scores(
         after,
         Identity.of(after),
-        notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
+        notes=(*_notes("quantized", after, but=QUANTIZED), *_rounded_inputs(after), *_notes("reference", reference)),
         device=device,
         progress=progress,
     )
+
+
+def _rounded_inputs(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yields a note if a checkpoint rounds activations too, which compressed-tensors does here as a server would."""
+    settings = getattr(checkpoint.config, "quantization_config", None)
+    groups = settings.get("config_groups") or {} if isinstance(settings, dict) else {}
+    for group in groups.values():
+        if group.get("input_activations"):
+            weights, inputs = (
+                "not rounded" if part is None else f"{part['type']} {part['num_bits']} bits per {part['strategy']}"
+                for part in (group.get("weights"), group["input_activations"])
+            )
+            yield f"quantized: weights {weights}; activations {inputs}, rounded here as when the model is served"
 
 
 def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:

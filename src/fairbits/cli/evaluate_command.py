@@ -1,13 +1,18 @@
 """The command `evaluate` on the command line."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
-from fairbits.cli.terminal import print_json, print_signature, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_signature, print_tables, stages
+from fairbits.core.errors import InputError
+from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.signature import Signature
-from fairbits.text.corpus import TextRequest
+from fairbits.quantization.plan import Plan
+from fairbits.text.corpus import Corpus, TextRequest
+from fairbits.text.reading import EMBEDDED, read_corpus
 
 
 def evaluate(
@@ -25,6 +30,14 @@ def evaluate(
     seed: options.Seed = 0,
     groups: options.LanguageGroups = None,
     device: options.Device = "auto",
+    all_text: Annotated[
+        bool,
+        options.flag(
+            "--all-text",
+            help="Evaluate on all documents of --text, also on the half that fairbits keeps for calibration. For a "
+            "model that was not calibrated on this text.",
+        ),
+    ] = False,
     dry_run: options.DryRun = False,
     repeat: Annotated[
         str | None,
@@ -54,6 +67,18 @@ def evaluate(
     names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
     if repeat is not None:
         Signature.parse(repeat)
+    corpus: str | Corpus | None = text
+    if text is None or text in EMBEDDED:
+        if all_text:
+            raise InputError("--all-text is for text of your own: give it with --text")
+    else:
+        corpus = read_corpus(text, languages=names, evaluation_share=1.0 if all_text else 0.5)
+        plan_file = Path(quantized) / "plan.json"
+        if all_text and plan_file.is_file() and Plan.load(plan_file).calibration is not None:
+            raise InputError(f"fairbits calibrated {quantized}, maybe on this text; leave --all-text out")
+        if all_text and any(corpus.calibration.values()):
+            raise InputError(f"--all-text: {text} is split into calibration/ and evaluation/; leave --all-text out")
+        print_notes(corpus.notes)  # how much of the text is used, before it takes time
     from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
@@ -66,7 +91,7 @@ def evaluate(
     if dry_run:
         request = TextRequest("evaluation", tokens, sequence, seed)
         with stages("measuring this machine"):
-            estimate = estimate_evaluate(before, device=device, languages=names, text=text, request=request)
+            estimate = estimate_evaluate(before, device=device, languages=names, text=corpus, request=request)
         print_estimates([estimate], as_json=as_json)
         return
     with stages("opening the models") as show:
@@ -74,8 +99,9 @@ def evaluate(
             after,
             reference=before,
             languages=names,
+            text=corpus,
             progress=show,
-            **options.pick(locals(), "text tokens sequence seed groups device repeat"),
+            **options.pick(locals(), "tokens sequence seed groups device repeat"),
         )
     options.write_out(out_file, scores.save)
     if as_json:
@@ -83,3 +109,6 @@ def evaluate(
     else:
         print_tables(scores.tables())
         print_signature(scores.signature())
+        if out_file is not None:
+            file = quote(str(out_file))
+            print_notes([f"next: fairbits gate {file} --max-changed {SUGGESTED:g}, or fairbits report {file}"])

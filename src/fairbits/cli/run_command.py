@@ -208,7 +208,7 @@ def run_tables(run: "FinishedRun") -> list[Table]:
     of_100 = NumberFormat(1.0, factor=100.0, decimals=1)
     significant = run.scores.contrast(next(iter(run.baselines.values()))).significant() if run.baselines else {}
     rows: list[tuple[Cell, ...]] = []
-    for code in worst_first(damage):
+    for code in worst_first(run.scores.flips):
         mark = "" if code not in significant else "better" if significant[code].value < 0 else "worse"
         style = {"better": "green", "worse": "red"}.get(mark, "")
         changed = (of_100.estimate(measured.flips[code]) for measured in scores.values())

@@ -4,6 +4,7 @@ Everything is written under a temporary name that carries its process. What a ki
 next one that writes the same file, or by the one that holds the lock of the directory (`core.locks`).
 """
 
+import difflib
 import errno
 import hashlib
 import os
@@ -30,6 +31,15 @@ TEMPORARY = re.compile(r"\.[0-9a-f]{12}\.([0-9a-f]{8})-(\d+)-(\d+)-\d+\.part")  
 CLOCK_S = 2.0  # seconds by which two readings of one start may differ, as the clock may have been set in between
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # a directory that cannot be synced
 _numbers = count()
+
+
+def did_you_mean(path: Path) -> str:
+    """Returns a question that names the file or directory beside a missing one whose name is closest, or ""."""
+    try:
+        close = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1)
+    except OSError:
+        return ""
+    return f" (did you mean {path.parent / close[0]}?)" if close else ""
 
 
 def check_writable(path: str | Path, *, example: str) -> Path:

@@ -20,7 +20,7 @@ from fairbits.core.version import __version__
 from fairbits.evaluation.language_groups import EXAMPLE, NamedGroups
 from fairbits.evaluation.meaning import SUGGESTED, Meaning
 from fairbits.evaluation.scores import Scores
-from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages
+from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages, worst_first
 from fairbits.stats.intervals import Estimate
 
 CHANGED = "change in any language"  # how the name of a check on first choices ends
@@ -167,10 +167,17 @@ def decide(
 
 def changed_check(scores: Scores, limit: float) -> Check:
     """Returns the decision on how many of 100 first choices change in the language where most do."""
-    code, changed = (meaning := scores.meaning).language, meaning.changed
-    title = f"at most {limit:g} of 100 {meaning.what} {CHANGED}"
-    measured = f"{code}: {format_estimate(changed, f'of 100 {meaning.what} change')}"
-    return decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
+    what, count = scores.meaning.what, len(scores.languages)
+    code, share = scores.changed_frame.worst()
+    changed = share.transform(lambda x: 100 * x)
+    title = f"at most {limit:g} of 100 {what} {CHANGED}"
+    measured = f"{code}: {changed.value:.3g} of 100 {what} change"
+    if changed.bounded:
+        corrected = f", corrected for the choice of the worst of {count}" if count > 1 else ""
+        measured += f" (95 % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
+    check = decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
+    over = [c for c in worst_first(scores.flips) if c != code and 100 * scores.flips[c].value > limit]
+    return replace(check, reason=f"{check.reason}. Also over it: {', '.join(over)}") if over else check
 
 
 def ratio_check(scores: Scores, limit: float, *, measure: str, unit: str) -> Check:
@@ -266,7 +273,7 @@ def format_estimate(estimate: Estimate, unit: str) -> str:
     value = f"{estimate.value:.3g} {unit}"
     if not estimate.bounded:
         return value
-    return f"{value} ({100 * estimate.confidence:g} % CI {estimate.low:.3g} to {estimate.high:.3g})"
+    return f"{value} ({100 * estimate.confidence:g} % interval {estimate.low:.3g} to {estimate.high:.3g})"
 
 
 def gate(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fairbits.stats.intervals import Estimate
-from fairbits.text.language_codes import language_from_code
+from fairbits.text.language_codes import short_name
 
 LEVELS = (
     (5.0, "hardly any change"),
@@ -22,16 +22,22 @@ LEVELS = (
 SUGGESTED = 10.0
 """The limit that fairbits suggests for a release, in percent of the tokens: about what 6 bits cost these models."""
 BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
+NAMED = 2  # languages that may change as much are named if there are at most this many
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The language whose first choices change most, in percent of its tokens, and how much its perplexity rises."""
+    """The language whose first choices change most, in percent of its tokens, and how much its perplexity rises.
+
+    The intervals of the languages in `close` overlap with its interval; `kl_language` has the largest divergence.
+    """
 
     language: str
     changed: Estimate
     perplexity: Estimate
     what: str = "next tokens"
+    close: tuple[str, ...] = ()
+    kl_language: str = ""
 
     @property
     def level(self) -> str:
@@ -44,15 +50,23 @@ class Meaning:
 
     @property
     def sentence(self) -> str:
-        """For example: Finnish changes most: of 100 next tokens, 44 are not the reference's first choice …"""
-        name, count = language_from_code(self.language).name, percent(self.changed.value)
-        limits = self.changed
-        interval = f"95 % CI {percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
-        ratio = f"perplexity is multiplied by {times(self.perplexity.value)}"
+        """For example: Finnish changes most: of 100 next tokens, 44 are no longer the reference's first choice …"""
+        name, limits = short_name(self.language), self.changed
+        interval = f"{percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
+        others = [short_name(code) for code in self.close]
+        many = f"{len(others)} other languages" if len(others) > NAMED else " and ".join(others)
         return (
-            f"{name} changes most: of 100 {self.what}, {count} are no longer the reference's first choice "
-            f"({interval}), and {ratio}. That is {self.level}."
+            f"{name} changes most: of 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
+            f"choice ({'95 % interval ' * limits.bounded}{interval}), and perplexity is multiplied by "
+            f"{times(self.perplexity.value)}. That is {self.level}."
+            + (f" {many} may change as much: the intervals overlap." if others else "")
+            + (f" By KL divergence, {short_name(self.kl_language)} is worst." if self.kl_disagrees else "")
         )
+
+    @property
+    def kl_disagrees(self) -> bool:
+        """Whether another language has the largest divergence."""
+        return self.kl_language not in ("", self.language)
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {

@@ -48,13 +48,9 @@ if TYPE_CHECKING:
 
 
 LEGEND = (
-    "Changed: of 100 tokens, those at which the first choice is not the reference's. Perplexity: after / before, per "
-    "token, to be compared within a language only. KL: divergence from the reference's predictions, cut at 0. "
-    "In parentheses: 95 % intervals over documents."
-)
-TOKENS_LEGEND = (
-    "KL per token in nats: median and upper percentiles. Margin: how much the reference's first choice gains or loses "
-    "on the next best token, in nats; the 1st percentile shows the tokens that suffer most."
+    "Changed: of 100 next tokens, how many are no longer the reference's first choice. Perplexity: after / before; "
+    "compare it within a language only. KL: divergence from the reference's predictions. In parentheses: 95 % "
+    "intervals over documents."
 )
 SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
@@ -159,10 +155,12 @@ class Scores(Shown):
     @property
     def meaning(self) -> Meaning:
         """What the scores mean for the language whose first choices change most."""
-        code, changed = self.changed_frame.worst()
-        added = self.relative_perplexity[code].transform(lambda x: 1 + x)
+        code = self.changed_frame.worst()[0]
+        changed, added = self.flips[code], self.relative_perplexity[code].transform(lambda x: 1 + x)
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
-        return Meaning(code, changed.transform(lambda x: 100 * x), added, what)
+        close = [c for c, other in self.flips.items() if c != code and other.bounded and other.high >= changed.low]
+        by_share = tuple(sorted(close, key=lambda c: -self.flips[c].value)) if changed.bounded else ()
+        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, by_share, self.frame().worst()[0])
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -315,7 +313,7 @@ class Scores(Shown):
         shown = {measure: part for measure, part in damage.items() if part is not None}
         ungrouped = outside(self.groups, self.languages)
         groups = [group_table(self.groups, shown, ungrouped=ungrouped)] if shown else []
-        return [self._language_table(), self._token_table(), disparity_table(both, sections), *groups, *notes, meaning]
+        return [self._language_table(), meaning, disparity_table(both, sections), *groups, *notes]
 
     def _language_table(self) -> Table:
         damage = self.frame().by_language()
@@ -345,7 +343,7 @@ class Scores(Shown):
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
                 )
-                for code in worst_first(damage)
+                for code in worst_first(self.flips)
             ),
             (dim(LEGEND),),
             (
@@ -356,17 +354,6 @@ class Scores(Shown):
             ),
             left=(1, 2, 4, 5),
         )
-
-    def _token_table(self) -> Table:
-        if any(tokens.kl_p50 is None for tokens in self.percentiles.values()):
-            return Table("Per token", below=(dim("These scores have no percentiles over tokens: evaluate again."),))
-        names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
-        rows = [
-            (code, *(f"{getattr(self.percentiles[code], name):.4f}" for name in names))
-            for code in worst_first(self.frame().by_language())
-        ]
-        headers = ("", "KL 50 %", "95 %", "99 %", "99.9 %", "margin 50 %", "1 %")
-        return Table("Per token", headers, tuple(rows), (dim(TOKENS_LEGEND),))
 
     @cached_property
     def changed_frame(self) -> LanguageFrame:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from fairbits.core.errors import InputError
+from fairbits.core.files import did_you_mean
 from fairbits.models.embedded import PREFIX, find_embedded
 from fairbits.models.io.file_names import CONFIG, INDEX, PICKLES, SINGLE, find_pickle, no_weights, pickle_advice
 
@@ -64,7 +65,10 @@ def check_source(target: str | Path, *, revision: str | None = None) -> SourceKi
         raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
     if is_hub_id(target):
         return "hub"
-    raise InputError(f"there is no {target}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny")
+    near = did_you_mean(path)
+    raise InputError(
+        f"there is no {target}{near}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny"
+    )
 
 
 def is_hub_id(target: str | Path) -> bool:

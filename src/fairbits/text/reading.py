@@ -1,5 +1,6 @@
 """Text of the user as a Corpus: a directory of LANG.txt and LANG.jsonl, or one JSONL file with `lang` and `text`."""
 
+import difflib
 import os
 from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 
 from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.files import did_you_mean
 from fairbits.text.corpus import SPLITS, Corpus
 from fairbits.text.documents import Collector, Documents, align, encodable, split_documents, without_blanks
 from fairbits.text.included_texts import help_languages, help_text, udhr, udhr_languages
@@ -82,6 +84,10 @@ def _check_languages(path: Path, codes: Iterable[str] | None, there: Collection[
         names = [entry.name for entry in visible_entries(path)] if path.is_dir() else ["no such line"]
         content = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "") or "nothing"
         unlisted = [code for code in missing if not language_from_code(code).listed]
+        near = (difflib.get_close_matches(code, [c.partition("_")[0] for c in there], n=1) for code in unlisted)
+        hint = next((f"did you mean {names[0]}?" for names in near if names), "")
+        if hint:
+            raise InputError(f"{path} holds no text in {', '.join(missing)} (found: {content}); {hint}")
         hint = next(filter(None, map(suggest_languages, unlisted)), "")
         raise InputError(
             f"{path} holds no text in {', '.join(missing) or 'any language'} (found: {content}); it must be a "
@@ -101,8 +107,8 @@ def check_text(text: str | None, languages: Iterable[str] | None, *, trained: It
     if not path.is_dir():
         if not path.exists():
             raise InputError(
-                f"there is no {path}; the text must be a directory, a JSONL file, or one that comes with fairbits: "
-                f"{' or '.join(EMBEDDED)}"
+                f"there is no file or directory {path}{did_you_mean(path)}; the text must be a directory, a JSONL file "
+                f"or one that comes with fairbits: {' or '.join(EMBEDDED)}"
             )
         next(_json_lines(_check_jsonl(path)), None)
     elif not speech_folders(path):
@@ -163,8 +169,9 @@ def make_corpus(
     if "" in documents:
         calibration, evaluation = split_documents(documents[""], evaluation_share, parallel=parallel, seed=seed)
         if any(evaluation.values()):
-            share = f"{evaluation_share:.0%} of the documents"
-            all_notes.append(f"{name}: {share} kept for evaluation, by hash, seed {seed}")
+            count, kept = (sum(map(len, part.values())) for part in (documents[""], evaluation))
+            others = f", chosen by hash with seed {seed}, the others for calibration" if kept < count else ""
+            all_notes.append(f"{name}: {kept:,} of {count:,} documents are for evaluation{others}")
     else:
         calibration, evaluation = (documents.get(split, {}) for split in SPLITS)
     return Corpus(name, calibration, evaluation, parallel=parallel, notes=tuple(all_notes)).deduplicate()
