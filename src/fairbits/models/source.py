@@ -65,10 +65,8 @@ def check_source(target: str | Path, *, revision: str | None = None) -> SourceKi
         raise InputError(f"{path} is a single file; pass the directory that holds it, config.json and the tokenizer")
     if is_hub_id(target):
         return "hub"
-    near = did_you_mean(path)
-    raise InputError(
-        f"there is no {target}{near}; the model must be a directory, a .gguf file, a Hub id or {PREFIX}tiny"
-    )
+    kinds = f"a directory, a .gguf file, a Hub id or {PREFIX}tiny"
+    raise InputError(f"there is no {target}{did_you_mean(path)}; the model must be {kinds}")
 
 
 def is_hub_id(target: str | Path) -> bool:
