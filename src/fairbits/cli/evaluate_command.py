@@ -8,9 +8,7 @@ from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_notes, print_signature, print_tables, stages
 from fairbits.core.errors import InputError
-from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.signature import Signature
-from fairbits.quantization.plan import Plan
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, read_corpus
 
@@ -72,6 +70,8 @@ def evaluate(
         if all_text:
             raise InputError("--all-text is for text of your own: give it with --text")
     else:
+        from fairbits.quantization.plan import Plan
+
         corpus = read_corpus(text, languages=names, evaluation_share=1.0 if all_text else 0.5)
         plan_file = Path(quantized) / "plan.json"
         if all_text and plan_file.is_file() and Plan.load(plan_file).calibration is not None:
@@ -110,5 +110,7 @@ def evaluate(
         print_tables(scores.tables())
         print_signature(scores.signature())
         if out_file is not None:
+            from fairbits.evaluation.meaning import SUGGESTED
+
             file = quote(str(out_file))
             print_notes([f"next: fairbits gate {file} --max-changed {SUGGESTED:g}, or fairbits report {file}"])
