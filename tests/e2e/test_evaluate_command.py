@@ -1,6 +1,7 @@
 """`fairbits evaluate`, `gate`, `compare` and `sweep` as a user runs them."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -36,9 +37,10 @@ def quantized(tmp_path_factory) -> Path:
 def scores(quantized, command, tmp_path) -> Path:
     options = ("--reference", TINY, *LANGUAGES, "--tokens", "256")
     code, printed, errors = command("evaluate", quantized, *options, "--out", tmp_path / "scores.json")
-    assert (code, errors) == (0, "")
+    file = tmp_path / "scores.json"
+    assert (code, errors) == (0, f"next: fairbits gate {file} --max-changed 10, or fairbits report {file}\n")
     assert fits(printed)
-    return tmp_path / "scores.json"
+    return file
 
 
 @pytest.mark.long
@@ -164,3 +166,20 @@ def test_bad_input_ends_with_2_and_one_line(command, tmp_path, monkeypatch, argu
     code, printed, errors = command(*arguments)
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert message in errors
+
+
+def test_all_text_is_for_text_of_ones_own_that_is_not_split(quantized, command, tmp_path) -> None:
+    options = ("evaluate", quantized, "--reference", TINY, "--all-text")
+    assert "text of your own" in command(*options, "--text", "help", "--languages", "eng")[2]
+    texts = tmp_path / "texts"
+    for part in ("calibration", "evaluation"):
+        (texts / part).mkdir(parents=True)
+        (texts / part / "eng.txt").write_text("\n".join(f"The {part} of document {i} is over." for i in range(12)))
+    code, _, errors = command(*options, "--text", texts)
+    assert (code, "is split into calibration/ and evaluation/" in errors) == (2, True)
+    shutil.rmtree(texts / "calibration")
+    (texts / "evaluation" / "eng.txt").rename(texts / "eng.txt")
+    (texts / "evaluation").rmdir()
+    code, _, errors = command(*options, "--text", texts, "--tokens", "64")
+    assert code == 0, errors
+    assert "12 of 12 documents are for evaluation" in errors

@@ -71,6 +71,7 @@ class Meaning:
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {
             "changed": self.changed.to_dict(),
+            "close": list(self.close),
             "perplexity": self.perplexity.to_dict(),
             "level": self.level,
             "sentence": self.sentence,

@@ -76,7 +76,7 @@ def short_text_notes(text: TokenizedText, request: TextRequest, *, parallel: boo
     first, *rest = (f"{code} {counts[code]:,}" for code in short[:NAMED])
     named = [f"{first} of {request.tokens:,} tokens", *rest]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
-    return (*text.notes, f"{request.split} text is shorter than requested: {', '.join(named)}{more}")
+    return (*text.notes, f"{request.split} text is shorter than the budget: {', '.join(named)}{more}")
 
 
 def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:

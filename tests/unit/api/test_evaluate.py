@@ -96,7 +96,7 @@ def test_the_scores_say_what_was_compared(scores, packed, reading_model, capfd) 
     assert scores.languages == ("eng_Latn", "heb_Hebr")
     assert scores.notes == (
         "written for a test",
-        "evaluation text is shorter than requested: eng_Latn 190 of 8,192 tokens, heb_Hebr 250",
+        "evaluation text is shorter than the budget: eng_Latn 190 of 8,192 tokens, heb_Hebr 250",
     )
     assert (scores.documents.kl > 0).all()
 
@@ -176,7 +176,7 @@ def test_the_table_fits_and_has_the_worst_first(scores) -> None:
         "perplexity",
         "divergence",
         "loss",
-        "Per token",
+        "What this means",
         "worst",
         "mean",
         "gap, corrected",
@@ -193,22 +193,10 @@ def test_the_table_fits_and_has_the_worst_first(scores) -> None:
     assert "predicting every token, given those before it" in text
 
 
-def test_the_table_has_percentiles_over_tokens(scores) -> None:
-    text = printed(scores)
-    rows = text[text.index("Per token") :].splitlines()
-    for code in scores.languages:
-        percentiles = scores.percentiles[code]
-        numbers = (
-            percentiles.kl_p50,
-            percentiles.kl_p95,
-            percentiles.kl_p99,
-            percentiles.kl_p99_9,
-            percentiles.margin_p50,
-            percentiles.margin_p1,
-        )
-        assert numbers[:4] == tuple(sorted(numbers[:4]))
-        shown = next(line for line in rows if line.strip().startswith(code)).split()
-        assert shown[1:] == [f"{number:.4f}" for number in numbers]
+def test_percentiles_over_tokens_are_in_order(scores) -> None:
+    for percentiles in scores.percentiles.values():
+        numbers = (percentiles.kl_p50, percentiles.kl_p95, percentiles.kl_p99, percentiles.kl_p99_9)
+        assert numbers == tuple(sorted(numbers))
 
 
 def test_the_table_of_one_language_has_no_gap(reading_model, packed) -> None:

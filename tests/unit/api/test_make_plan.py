@@ -118,7 +118,7 @@ def mixed_lengths(*, parallel: bool = False) -> Corpus:
 
 
 def shortage(quantization_plan: Plan) -> list[str]:
-    return [note for note in quantization_plan.notes if "shorter than requested" in note]
+    return [note for note in quantization_plan.notes if "shorter than the budget" in note]
 
 
 @pytest.mark.parametrize("policy", ["gptq", "rtn"])
@@ -127,7 +127,7 @@ def test_a_plan_says_where_text_is_short(llama: Checkpoint, policy: str) -> None
     hebrew = count_tokens(tokenize_corpus(llama, text.restrict(["heb"]), request=TextRequest(tokens=800)))["heb_Hebr"]
     assert 100 < hebrew < 720
     short_plan = plan(llama, policy=policy, text=text, tokens=800, group=16)
-    note = f"calibration text is shorter than requested: heb_Hebr {hebrew} of 800 tokens"
+    note = f"calibration text is shorter than the budget: heb_Hebr {hebrew} of 800 tokens"
     assert shortage(short_plan) == [note]
     assert shortage(plan(llama, policy=policy, text=text, tokens=hebrew, group=16)) == []
 
@@ -145,7 +145,7 @@ def test_parallel_text_is_short_if_the_mean_language_is(llama: Checkpoint) -> No
 def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
     short = shortage(plan(tiny, mix="english"))
     assert short == [
-        "calibration text is shorter than requested: eng_Latn 814 of 81,920 tokens; "
+        "calibration text is shorter than the budget: eng_Latn 814 of 81,920 tokens; "
         "mixes are then not compared at equal budgets"
     ]
     (equal,) = shortage(plan(tiny))

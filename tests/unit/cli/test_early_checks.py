@@ -18,7 +18,7 @@ TINY = "embedded:tiny"
 WRONG = {  # what is typed, and a part of the answer
     "evaluate ./nope --reference embedded:tiny": "there is no ./nope",
     "evaluate embedded:tiny --reference ./nope": "there is no ./nope",
-    "evaluate embedded:tiny --reference embedded:tiny --text missing": "there is no missing",
+    "evaluate embedded:tiny --reference embedded:tiny --text missing": "there is no file or directory missing",
     "evaluate embedded:tiny --reference embedded:tiny --groups x --repeat x": "not a signature",
     "evaluate ./packed --reference embedded:tiny": "pip install gptqmodel",
     "run ./nope": "there is no ./nope",
@@ -50,7 +50,7 @@ WRONG = {  # what is typed, and a part of the answer
     "overlay embedded:tiny --base ./nope": "there is no ./nope",
     "generate ./nope text": "there is no ./nope",
     "imatrix embedded:tiny --out nowhere/i.gguf": "is not a directory",
-    "mix embedded:tiny --out calib.jsonl --text missing": "there is no missing",
+    "mix embedded:tiny --out calib.jsonl --text missing": "there is no file or directory missing",
     "inspect ./nope": "there is no ./nope",
     "laaciq embedded:tiny --seed -1": "seed is -1",
     "tasks --languages eng --out full": "is not empty",

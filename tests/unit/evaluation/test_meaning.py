@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 import score_table
@@ -20,10 +22,19 @@ def test_levels(changed: float, level: int) -> None:
 
 def test_the_sentence_names_language_share_interval_and_perplexity() -> None:
     assert meaning(51).sentence == (
-        "Finnish changes most: of 100 next tokens, 51 are no longer the reference's first choice (95 % CI 50 to 52), "
-        "and perplexity is multiplied by 1.87. That is too much for most uses."
+        "Finnish changes most: of 100 next tokens, 51 are no longer the reference's first choice (95 % interval 50 to "
+        "52), and perplexity is multiplied by 1.87. That is too much for most uses."
     )
     assert "(no interval)" in meaning(51, bounded=False).sentence
+
+
+def test_the_sentence_names_what_may_change_as_much_and_what_is_worst_by_kl() -> None:
+    changed = replace(meaning(16), close=("heb_Hebr", "arb_Arab"), kl_language="heb_Hebr")
+    assert changed.sentence.endswith(
+        " Hebrew and Arabic may change as much: the intervals overlap. By KL divergence, Hebrew is worst."
+    )
+    many = replace(changed, close=("heb_Hebr", "arb_Arab", "eng_Latn"), kl_language="fin_Latn")
+    assert many.sentence.endswith(" 3 other languages may change as much: the intervals overlap.")
 
 
 def test_advice_leaves_out_what_was_done() -> None:

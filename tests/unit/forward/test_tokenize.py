@@ -22,10 +22,10 @@ def test_the_shortest_are_named_and_the_others_counted() -> None:
     assert count_tokens(text_of(LENGTHS)) == LENGTHS
     (note,) = short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=False)
     assert note == (
-        "evaluation text is shorter than requested: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
+        "evaluation text is shorter than the budget: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
     )
     (note,) = short_text_notes(text_of(LENGTHS), TextRequest(tokens=60), parallel=False)
-    assert note == "calibration text is shorter than requested: heb_Hebr 20 of 60 tokens, fra_Latn 50"
+    assert note == "calibration text is shorter than the budget: heb_Hebr 20 of 60 tokens, fra_Latn 50"
     assert short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=22), parallel=False) == ()
 
 

@@ -193,8 +193,11 @@ def test_experts_have_a_figure_where_the_model_has_some(routed) -> None:
 def test_what_was_not_measured_is_one_quiet_line() -> None:
     elements = Elements(page(bare()))
     assert elements.ids("figure") == {"fig-languages"}
-    assert elements.words.count("Not measured.") == 7  # the checklist is one of them, the certificate has no heading
-    assert "No warnings." in elements.words
+    names = "weights, use of blocks, origin of damage, bits, damage and bits, prediction, theory"
+    assert elements.words.count(f"Not measured, so not shown: {names}.") == 1
+    assert elements.ids("section").isdisjoint({"weights", "use", "origin", "bits", "width", "foretold", "checks"})
+    assert "Not measured" not in words(full())
+    assert "No notes." in elements.words
     assert "→" not in elements.words
 
 
@@ -387,7 +390,8 @@ def test_one_is_not_many(report_content) -> None:
     modified = copy.deepcopy(report_content)
     modified["languages"] = modified["languages"][:1]
     for side in ("baseline", "quantized"):
-        modified["headline"]["changed"]["worst"][side]["language"] = modified["languages"][0]["code"]
+        for worst in (modified["headline"]["changed"]["worst"], modified["headline"]["worst"]):
+            worst[side]["language"] = modified["languages"][0]["code"]
     modified["provenance"]["models"] = modified["provenance"]["models"][:2]
     modified["provenance"]["evaluation"] |= {"documents": 1, "tokens": 1}
     assert "Both models read the same 1 document, 1 token in 1 language. They predict every" in words(modified)

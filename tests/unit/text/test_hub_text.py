@@ -40,7 +40,9 @@ def test_one_table_with_a_language_column(tagged) -> None:
     assert list(corpus.calibration) == [FRA, HEB]
     assert sorted(corpus.calibration[HEB] + corpus.evaluation[HEB]) == [f"משפט {i}" for i in range(4)]
     assert len(corpus.evaluation[FRA]) == 3
-    assert corpus.notes == (f"{tagged}: 50% of the documents kept for evaluation, by hash, seed 0",)
+    assert corpus.notes == (
+        f"{tagged}: 5 of 10 documents are for evaluation, chosen by hash with seed 0, the others for calibration",
+    )
 
 
 @installed

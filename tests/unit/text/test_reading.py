@@ -43,7 +43,11 @@ def test_directory_of_text_and_jsonl(tmp_path) -> None:
     assert all_of(corpus, FRA) == ["deux", "quatre", "trois", "un"]
     assert all_of(corpus, HEB) == ["אחת\nשתיים", "שלוש"]
     assert len(corpus.evaluation[FRA]) == 2
-    assert corpus.notes == (f"{tmp_path.name}: 50% of the documents kept for evaluation, by hash, seed 0",)
+    split = "3 of 6 documents are for evaluation, chosen by hash with seed 0, the others for calibration"
+    assert corpus.notes == (f"{tmp_path.name}: {split}",)
+    assert read_corpus(tmp_path, evaluation_share=1.0).notes == (
+        f"{tmp_path.name}: 6 of 6 documents are for evaluation",
+    )
     assert read_corpus(tmp_path).hashes == corpus.hashes
     assert any(read_corpus(tmp_path, seed=seed).hashes != corpus.hashes for seed in range(1, 5))
 

@@ -40,7 +40,7 @@ def test_a_significantly_worse_language_fails_without_a_limit(runs) -> None:
     assert outcomes(result) == ["fail", "fail"]
     assert not result
     assert result.verdict.exit_code == 1
-    assert result.verdict.reason.startswith("fail: significantly worse: tha_Thai by 0.135 acc (95 % CI 0.0")
+    assert result.verdict.reason.startswith("fail: significantly worse: tha_Thai by 0.135 acc (95 % interval 0.0")
     assert result.verdict.reason.endswith("(measured by loss of acc)")
     first = result.languages[0]
     assert (first.language, first.before, first.after, first.lost, first.gained) == ("tha_Thai", 0.5, 0.365, 30, 3)
