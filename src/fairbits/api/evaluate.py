@@ -63,6 +63,7 @@ def evaluate(
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
+    check_not_swapped(after, before)
     check_packages(after.target, read_object(after.directory / CONFIG, finite=False))
     corpus = open_corpus_for(before, text, languages)
     # before anything that takes time
@@ -177,6 +178,17 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
                 f"token {number} is {expected!r:.40} in {before.target} and {token!r:.40} in {after.target}; both "
                 "models must have the same vocabulary: use the model that it was quantized from as reference"
             )
+
+
+def check_not_swapped(after: Checkpoint, before: Checkpoint) -> None:
+    """Raises if the reference is quantized and the other model is plain."""
+    reference = next((note for note in before.notes if note.startswith((ITSELF_QUANTIZED, QUANTIZED))), None)
+    plain = after.kind in ("directory", "hub") and getattr(after.config, "quantization_config", None) is None
+    if reference is not None and plain and after.fingerprint != before.fingerprint:
+        raise InputError(
+            f"{before.target}, the reference, is quantized, and {after.target} is not; are they swapped? The reference "
+            "is the model before quantization: fairbits evaluate QUANTIZED --reference MODEL"
+        )
 
 
 def check_made_from(after: Checkpoint, before: Checkpoint) -> None:

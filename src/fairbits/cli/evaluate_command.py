@@ -78,7 +78,8 @@ def evaluate(
             raise InputError(f"fairbits calibrated {quantized}, maybe on this text; leave --all-text out")
         if all_text and any(corpus.calibration.values()):
             raise InputError(f"--all-text: {text} is split into calibration/ and evaluation/; leave --all-text out")
-        print_notes(corpus.notes)  # how much of the text is used, before it takes time
+        more = ["--all-text takes all documents, for a model that was not calibrated on them"]
+        print_notes([*corpus.notes, *more * any(corpus.calibration.values())])  # before it takes time
     from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
@@ -86,15 +87,19 @@ def evaluate(
 
     device = compute.choose_device(device)
     opened = open_sketch if dry_run else Checkpoint
-    after = opened(quantized, trust_remote_code=trust_remote_code)
-    before = opened(reference, trust_remote_code=trust_remote_code, revision=revision)
+    with stages("opening the models"):
+        after = opened(quantized, trust_remote_code=trust_remote_code)
+        before = opened(reference, trust_remote_code=trust_remote_code, revision=revision)
+    for model in (after, before):
+        if model.kind == "gguf" and not dry_run:
+            print_notes([f"{model.target} is dequantized in {model.directory}: delete it when you are done with it"])
     if dry_run:
         request = TextRequest("evaluation", tokens, sequence, seed)
         with stages("measuring this machine"):
             estimate = estimate_evaluate(before, device=device, languages=names, text=corpus, request=request)
         print_estimates([estimate], as_json=as_json)
         return
-    with stages("opening the models") as show:
+    with stages("evaluating") as show:
         scores = run_evaluate(
             after,
             reference=before,
@@ -109,8 +114,10 @@ def evaluate(
     else:
         print_tables(scores.tables())
         print_signature(scores.signature())
-        if out_file is not None:
-            from fairbits.evaluation.meaning import SUGGESTED
+        from fairbits.evaluation.meaning import SUGGESTED, advice_for
 
+        if not scores.meaning.acceptable:
+            print_notes([f"try: {advice_for(quantized)}"])
+        if out_file is not None:
             file = quote(str(out_file))
             print_notes([f"next: fairbits gate {file} --max-changed {SUGGESTED:g}, or fairbits report {file}"])

@@ -146,6 +146,8 @@ def gate(
         ),
     )
     _write_notes(verdict, junit_file)
+    if max_changed is not None and 0 < max_changed < 1:
+        print_notes([f"--max-changed {max_changed:g} is {max_changed:g} of 100 tokens, not {max_changed:.0%}"])
     if as_json:
         print_json(verdict.as_data())
     else:

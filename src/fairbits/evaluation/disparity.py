@@ -10,8 +10,8 @@ from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import language_from_code
 
-ROWS = ("worst", "best", "mean", "gap", "plain_gap", "ratio", "deviation")
-ROW_NAMES = {"gap": "gap, corrected", "plain_gap": "gap, plain", "ratio": "worst/best"}
+ROWS = ("worst", "best", "mean", "gap", "ratio")
+HEADERS = {"divergence": "KL", "loss": "added loss"}
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,20 @@ def _ratio(frame: LanguageFrame) -> tuple[Estimate | None, str | None]:
         return None, str(problem)
 
 
-def disparity_table(both: Mapping[str, Disparity], sections: Disparity | None) -> Table:
-    """Returns worst, best, mean, gap, ratio and deviation by measure; a line on `sections` if the text is parallel."""
-    formats = [_format(disparity) for disparity in both.values()]
+def disparity_table(both: Mapping[str, Disparity], changed: Disparity, sections: Disparity | None) -> Table:
+    """Returns worst, best, mean and gap of `changed` tokens and by measure; a line on `sections` of parallel text."""
+    formats = [NumberFormat(1.0, factor=100.0, decimals=1), *map(_format, both.values())]
     rows: list[tuple[Cell, ...]] = []
     for name in ROWS:
-        cells = [_cell(disparity, name, number) for disparity, number in zip(both.values(), formats, strict=True)]
+        shown = (changed, *both.values())
+        cells = [_cell(disparity, name, number) for disparity, number in zip(shown, formats, strict=True)]
         if any(cells):
-            rows.append((ROW_NAMES.get(name, name), *(cell or "–" for cell in cells)))
+            rows.append((name, *(cell or "–" for cell in cells)))
     below: list[Cell] = []
     if any(disparity.ratio is None and disparity.gap is not None for disparity in both.values()):
-        below.append(dim("The ratio is left out where the smallest damage may be 0. Gap: worst minus best."))
+        below.append(dim("The ratio is left out where the smallest damage may be 0."))
+    if both["divergence"].gap is not None:
+        below.append(dim("Worst, best and gap (worst minus best) are corrected for chance, so they differ a little."))
     alike = [name for name, disparity in both.items() if disparity.hidden]
     if alike:
         why = "chance explains the differences between languages, so worst and best are corrected to the mean"
@@ -92,8 +95,9 @@ def disparity_table(both: Mapping[str, Disparity], sections: Disparity | None) -
         parts = {name: _cell(sections, name, number) for name in ("worst", "mean", "gap")}
         listed = ", ".join(f"{name} {plain(cell)}" for name, cell in parts.items() if cell)
         below.append(f"{number.prefix}nats of divergence per parallel section: ".capitalize() + listed)
-    headers = ("", *(f"{name}, {number.prefix}bits/byte" for name, number in zip(both, formats, strict=True)))
-    return Table("Over languages", headers, tuple(rows), tuple(below), left=(1, 2))
+    units = (f"\n{number.prefix}bits/byte" for number in formats[1:])
+    headers = ("", "changed,\nof 100", *(HEADERS[name] + "," + unit for name, unit in zip(both, units, strict=True)))
+    return Table("Over languages", headers, tuple(rows), tuple(below), left=(1, 2, 3))
 
 
 def _format(disparity: Disparity) -> NumberFormat:

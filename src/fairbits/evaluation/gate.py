@@ -309,7 +309,7 @@ def gate(
         if against is None:
             raise InputError(f"max_worse is {max_worse:g}, but there is no baseline; give one with against")
     if max_changed is not None:
-        in_range("the limit of the first choices that change, of 100", max_changed, least=0, most=100)
+        in_range("max_changed", max_changed, least=0, most=100)
     if max_ratio is not None:
         in_range("the limit of the ratio", max_ratio, least=1)
     elif groups is not None:

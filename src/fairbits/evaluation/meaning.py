@@ -22,21 +22,21 @@ LEVELS = (
 SUGGESTED = 10.0
 """The limit that fairbits suggests for a release, in percent of the tokens: about what 6 bits cost these models."""
 BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
-NAMED = 2  # languages that may change as much are named if there are at most this many
 
 
 @dataclass(frozen=True)
 class Meaning:
     """The language whose first choices change most, in percent of its tokens, and how much its perplexity rises.
 
-    The intervals of the languages in `close` overlap with its interval; `kl_language` has the largest divergence.
+    It is the language that changes most in a `share` of the resamples of the documents, None without an interval;
+    `kl_language` has the largest divergence.
     """
 
     language: str
     changed: Estimate
     perplexity: Estimate
     what: str = "next tokens"
-    close: tuple[str, ...] = ()
+    share: float | None = None
     kl_language: str = ""
 
     @property
@@ -53,13 +53,11 @@ class Meaning:
         """For example: Finnish changes most: of 100 next tokens, 44 are no longer the reference's first choice …"""
         name, limits = short_name(self.language), self.changed
         interval = f"{percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
-        others = [short_name(code) for code in self.close]
-        many = f"{len(others)} other languages" if len(others) > NAMED else " and ".join(others)
         return (
             f"{name} changes most: of 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({'95 % interval ' * limits.bounded}{interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
-            + (f" {many} may change as much: the intervals overlap." if others else "")
+            + ("" if self.share is None else f" It changes most in {100 * self.share:.0f} of 100 resamples.")
             + (f" By KL divergence, {short_name(self.kl_language)} is worst." if self.kl_disagrees else "")
         )
 
@@ -71,7 +69,6 @@ class Meaning:
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {
             "changed": self.changed.to_dict(),
-            "close": list(self.close),
             "perplexity": self.perplexity.to_dict(),
             "level": self.level,
             "sentence": self.sentence,
@@ -94,6 +91,13 @@ def times(ratio: float) -> str:
     ('1.00', '46.1')
     """
     return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.3g}"
+
+
+def advice_for(target: str) -> str:
+    """Returns what to try where a model that fairbits has not quantized changes too much."""
+    if target.endswith(".gguf"):
+        return "a type with more bits, such as Q6_K, or an importance matrix of all languages (fairbits imatrix)"
+    return "more bits, smaller groups, or fairbits run --policy fair"
 
 
 def advice(settings: Mapping[str, Any], *, policy: str) -> str:

@@ -158,9 +158,12 @@ class Scores(Shown):
         code = self.changed_frame.worst()[0]
         changed, added = self.flips[code], self.relative_perplexity[code].transform(lambda x: 1 + x)
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
-        close = [c for c, other in self.flips.items() if c != code and other.bounded and other.high >= changed.low]
-        by_share = tuple(sorted(close, key=lambda c: -self.flips[c].value)) if changed.bounded else ()
-        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, by_share, self.frame().worst()[0])
+        drawn = self.changed_frame.bounded
+        share = None
+        if changed.bounded and len(drawn.languages) > 1:
+            most = np.argmax(drawn.value + drawn.deviation, axis=1)
+            share = float(np.mean(most == drawn.languages.index(code)))
+        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, share, self.frame().worst()[0])
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -309,11 +312,12 @@ class Scores(Shown):
         meaning = Table("What this means", below=(self.meaning.sentence,))
         both = {measure: self.disparity(measure=measure) for measure in MEASURES}
         sections = self.disparity("nats_per_section") if self.setting.parallel else None
+        over = disparity_table(both, measure_disparity(self.changed_frame), sections)
         damage = {measure: self.group_damage(measure=measure) for measure in MEASURES}
         shown = {measure: part for measure, part in damage.items() if part is not None}
         ungrouped = outside(self.groups, self.languages)
         groups = [group_table(self.groups, shown, ungrouped=ungrouped)] if shown else []
-        return [self._language_table(), meaning, disparity_table(both, sections), *groups, *notes]
+        return [self._language_table(), meaning, over, *groups, *notes]
 
     def _language_table(self) -> Table:
         damage = self.frame().by_language()

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairbits.core.errors import count_of
-from fairbits.evaluation.meaning import advice
+from fairbits.evaluation.meaning import advice, advice_for
 from fairbits.quantization.plan import UNEQUAL_BUDGETS
 from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, describe, on_scale, scale_frame
 from fairbits.reports.sources import Sources
 from fairbits.stats.frame import LanguageFrame
 
+QUANTIZED_NOTE = "quantized: "  # how a note on the format of the quantized model begins
 SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
 NAMED = 3  # languages that are further away are named if there are at most this many
 SIDES = ("quantized", "baseline", "difference")
@@ -39,7 +40,11 @@ def headline(sources: Sources) -> dict[str, Any]:
         "size": sizes,
         **verdict,
         "meaning": meaning.as_data() | {"acceptable": meaning.acceptable},
-        "advice": None if plan is None or meaning.acceptable else advice(plan.settings, policy=plan.policy),
+        "advice": None
+        if meaning.acceptable
+        else advice_for(quantized.quantized.target)
+        if plan is None
+        else advice(plan.settings, policy=plan.policy),
         "sentences": [meaning.sentence, *_comparison(sources, verdict)],
     }
 
@@ -48,9 +53,10 @@ def origin(content: Mapping[str, Any]) -> str:
     """Returns how the model of a report was made, as far as that is known: 4 bits per weight, groups of 128, …"""
     policy, allocation, stored = content["provenance"]["policy"], content["allocation"], content["stored"]
     if policy is None or allocation is None:
-        bits = _width(stored["bits"]) if stored["bits"] else "bits per weight not known"
-        form = f"format {stored['method']}" if stored["method"] else "it is not known how it was made"
-        return ", ".join([bits, *_groups(stored["group"]), form])
+        notes = (note["text"] for note in content["notes"] if note["text"].startswith(QUANTIZED_NOTE))
+        form = [f"format {stored['method']}"] if stored["method"] else [text[len(QUANTIZED_NOTE) :] for text in notes]
+        bits = [_width(stored["bits"])] if stored["bits"] else []
+        return ", ".join([*bits, *_groups(stored["group"]), *form]) or "not quantized by fairbits"
     settings = policy["settings"]
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     parts = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]

@@ -69,7 +69,7 @@ def test_a_limit_on_the_first_choices_that_change(limit: float, outcome: str) ->
 
 @pytest.mark.parametrize("limit", [-1.0, 100.5, float("nan")])
 def test_a_limit_in_percent(limit: float) -> None:
-    with pytest.raises(InputError, match="first choices that change, of 100"):
+    with pytest.raises(InputError, match="max_changed is"):
         gate(drawn(), max_changed=limit)
 
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import score_table
@@ -28,13 +29,22 @@ def test_the_sentence_names_language_share_interval_and_perplexity() -> None:
     assert "(no interval)" in meaning(51, bounded=False).sentence
 
 
-def test_the_sentence_names_what_may_change_as_much_and_what_is_worst_by_kl() -> None:
-    changed = replace(meaning(16), close=("heb_Hebr", "arb_Arab"), kl_language="heb_Hebr")
+def test_the_sentence_says_how_sure_it_is_and_which_language_is_worst_by_kl() -> None:
+    changed = replace(meaning(16), share=0.774, kl_language="heb_Hebr")
     assert changed.sentence.endswith(
-        " Hebrew and Arabic may change as much: the intervals overlap. By KL divergence, Hebrew is worst."
+        " That is a clear change. It changes most in 77 of 100 resamples. By KL divergence, Hebrew is worst."
     )
-    many = replace(changed, close=("heb_Hebr", "arb_Arab", "eng_Latn"), kl_language="fin_Latn")
-    assert many.sentence.endswith(" 3 other languages may change as much: the intervals overlap.")
+    assert replace(changed, kl_language="fin_Latn").sentence.endswith(" 77 of 100 resamples.")
+
+
+def test_how_sure_it_is_comes_from_the_resamples(draw) -> None:
+    """Of two languages that change alike, either is the one that changes most in about half of the resamples."""
+    scores = draw({"fin_Latn": 5.0, "heb_Hebr": 5.0}, parallel=False)
+    per_document = np.random.default_rng(0).binomial(100, 0.3, 40).astype(float)
+    for second, share in ((per_document, 0.5), (per_document // 3, 1.0)):
+        flips = np.concatenate([per_document, second])
+        changed = replace(scores, documents=replace(scores.documents, flips=flips)).meaning
+        assert changed.share == pytest.approx(share, abs=0.1)
 
 
 def test_advice_leaves_out_what_was_done() -> None:

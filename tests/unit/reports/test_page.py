@@ -363,7 +363,7 @@ def test_the_first_screen_has_a_verdict(changed: float, acceptable: bool, kind: 
     colour, sign = kind.split()
     assert f'<div class="verdict {colour}">' in text
     assert f"{sign} A clear change" in words(content)
-    assert ("quantize with --bits 8" in words(content)) is not acceptable
+    assert ("To change less: --bits 8" in words(content)) is not acceptable
     assert "4 bits per weight, gptq, embedding not quantized; 1 GB, 50 % of the size before" in words(content)
     assert text.index('id="fig-languages"') < text.index('id="overall"') < text.index('<details id="details">')
 

@@ -24,6 +24,7 @@ from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import file_sha256, kept_directory
 from fairbits.models.architecture.meta_model import check_values, meta_model
 from fairbits.models.io.file_names import check_transformers
+from fairbits.models.loading import no_progress_bars
 from fairbits.models.untrusted.config_check import MOST_EXPERTS, MOST_POSITIONS
 
 # Families, by model_type, that llama.cpp converts without moving an input channel; it permutes rows of q, k and v in
@@ -222,14 +223,15 @@ def _write(path: Path, directory: Path, header: GgufHeader) -> None:
         _check_types(path)
         config = AutoConfig.from_pretrained(path.parent, **options)
         check_values(meta_model(config), header.values)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path.parent,
-            config=config,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-            output_loading_info=True,
-            **options,
-        )
+        with no_progress_bars():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path.parent,
+                config=config,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+                output_loading_info=True,
+                **options,
+            )
         # transformers does not read this entry of the file by itself
         tokenizer = AutoTokenizer.from_pretrained(path.parent, add_bos_token=bool(add_bos), **options)
     except InputError:
@@ -244,7 +246,8 @@ def _write(path: Path, directory: Path, header: GgufHeader) -> None:
         # A file may name a start token that its model does not expect: <|endoftext|> before a text costs
         # Qwen2.5-Coder-0.5B about 1 nat per token.
         tokenizer.bos_token = None
-    model.save_pretrained(directory)
+    with no_progress_bars():
+        model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
 
