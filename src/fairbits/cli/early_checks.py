@@ -44,6 +44,8 @@ def check(arguments: Mapping[str, Any], *, example: str = "", with_text: bool = 
     revised = next((name for name in ("model", "reference", "base") if name in named), "")
     for name, model in named.items():
         check_model(model, revision=arguments.get("revision") if name == revised else None, packed=name in PACKED)
+    if "reference" in named:
+        _check_reference(named["reference"])
     for model in arguments.get("models") or ():
         check_model(model, revision=arguments.get("revision"))
     names, text = language_names(arguments.get("languages")), arguments.get("text")
@@ -62,6 +64,15 @@ def check_model(model: str, *, revision: str | None = None, packed: bool = False
         config = read_object(Path(model).expanduser() / CONFIG, finite=False)
         if packed:
             check_packages(model, config)
+
+
+def _check_reference(model: str) -> None:
+    file = Path(model).expanduser() / CONFIG
+    if file.is_file() and "quantization_config" in read_object(file, finite=False):
+        raise InputError(
+            f"{model}, the reference, is quantized, as its config.json says; it must be the model before quantization. "
+            "If the two are swapped: fairbits evaluate QUANTIZED --reference MODEL"
+        )
 
 
 def check_device(device: str | None) -> None:

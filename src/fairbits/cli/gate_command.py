@@ -41,7 +41,7 @@ def gate(
         float | None,
         options.option(
             "Limit on how many of 100 tokens may have another first choice than in the reference model, in every "
-            "language. 10 is a good start.",
+            "language. 10 is a good limit to start with.",
             "N",
         ),
     ] = None,
@@ -152,7 +152,7 @@ def gate(
         print_json(verdict.as_data())
     else:
         print_line(verdict.reason)
-        if verdict.meaning is not None:
+        if verdict.meaning is not None and max_changed is None:  # else the reason says it
             print_line(verdict.meaning.sentence)
     raise typer.Exit(verdict.exit_code)
 

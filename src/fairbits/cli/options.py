@@ -112,7 +112,7 @@ Measure = Annotated[
 Unit = Annotated[
     str,
     option(
-        "Unit of damage: bits_per_byte (comparable between languages), nats_per_token or nats_per_section.",
+        "Unit of damage: bits_per_byte (roughly comparable between languages), nats_per_token or nats_per_section.",
         "UNIT",
         completion.one_of(*UNITS),
     ),

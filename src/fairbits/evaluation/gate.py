@@ -176,8 +176,12 @@ def changed_check(scores: Scores, limit: float) -> Check:
         corrected = f", corrected for the choice of the worst of {count}" if count > 1 else ""
         measured += f" (95 % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
     check = decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
-    over = [c for c in worst_first(scores.flips) if c != code and 100 * scores.flips[c].value > limit]
-    return replace(check, reason=f"{check.reason}. Also over it: {', '.join(over)}") if over else check
+    others = {c: share.transform(lambda x: 100 * x) for c, share in scores.flips.items() if c != code and share.bounded}
+    alike = [c for c in worst_first(others) if side_of_limit(others[c], limit) == check.outcome]
+    if check.outcome == "pass" or not alike:
+        return check
+    also = "Also over the limit" if check.outcome == "fail" else "Also undecided"
+    return replace(check, reason=f"{check.reason}. {also}: {', '.join(alike)}")
 
 
 def ratio_check(scores: Scores, limit: float, *, measure: str, unit: str) -> Check:
@@ -293,13 +297,13 @@ def gate(
     """Returns whether the damage is within limits, and whether it is not worse than a baseline's.
 
     Scores are the result of `evaluate`, or its path. `max_changed` limits how many of 100 tokens may have another first
-    choice than in the reference model, in every language; 10 is a good start. For the other limits, the damage is the
-    divergence from the reference model, or the added loss with `measure="loss"`. A limit is met if the whole interval
-    is at most the limit and exceeded if the whole interval is above it. `max_worse` is such a limit for the difference
-    from the baseline of every language, of the mean and of the worst language. Without it only a significantly worse
-    result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by their paired
-    intervals. `max_ratio` limits how many times as much the worst group of languages may lose as the best; `groups`
-    replace those of the scores.
+    choice than in the reference model, in every language; 10 is a good limit to start with. For the other limits, the
+    damage is the divergence from the reference model, or the added loss with `measure="loss"`. A limit is met if the
+    whole interval is at most the limit and exceeded if the whole interval is above it. `max_worse` is such a limit for
+    the difference from the baseline of every language, of the mean and of the worst language. Without it only a
+    significantly worse result fails: languages by a two-sided paired contrast with Holm's correction, mean and worst by
+    their paired intervals. `max_ratio` limits how many times as much the worst group of languages may lose as the best;
+    `groups` replace those of the scores.
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)

@@ -21,6 +21,7 @@ LEVELS = (
 """Up to how many of 100 first choices may change in the worst language, and how that is called."""
 SUGGESTED = 10.0
 """The limit that fairbits suggests for a release, in percent of the tokens: about what 6 bits cost these models."""
+NAMED = 3  # languages that change as much are named if there are at most this many
 BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
 
 
@@ -28,15 +29,15 @@ BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
 class Meaning:
     """The language whose first choices change most, in percent of its tokens, and how much its perplexity rises.
 
-    It is the language that changes most in a `share` of the resamples of the documents, None without an interval;
-    `kl_language` has the largest divergence.
+    In more than one of 20 resamples of the documents, a language of `close` changes more; `kl_language` has the
+    largest divergence.
     """
 
     language: str
     changed: Estimate
     perplexity: Estimate
     what: str = "next tokens"
-    share: float | None = None
+    close: tuple[str, ...] = ()
     kl_language: str = ""
 
     @property
@@ -53,11 +54,15 @@ class Meaning:
         """For example: Finnish changes most: of 100 next tokens, 44 are no longer the reference's first choice …"""
         name, limits = short_name(self.language), self.changed
         interval = f"{percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
+        others = [short_name(code) for code in self.close]
+        if len(others) > NAMED:
+            others = [f"{len(others)} other languages"]
+        first = f"{', '.join([name, *others[:-1]])} and {others[-1]} change" if others else f"{name} changes"
+        which = f", and this text does not tell which of them most. In {name}, of" if others else ": of"
         return (
-            f"{name} changes most: of 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
+            f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({'95 % interval ' * limits.bounded}{interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
-            + ("" if self.share is None else f" It changes most in {100 * self.share:.0f} of 100 resamples.")
             + (f" By KL divergence, {short_name(self.kl_language)} is worst." if self.kl_disagrees else "")
         )
 
@@ -69,6 +74,7 @@ class Meaning:
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {
             "changed": self.changed.to_dict(),
+            "close": list(self.close),
             "perplexity": self.perplexity.to_dict(),
             "level": self.level,
             "sentence": self.sentence,

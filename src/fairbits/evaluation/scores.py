@@ -159,11 +159,14 @@ class Scores(Shown):
         changed, added = self.flips[code], self.relative_perplexity[code].transform(lambda x: 1 + x)
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
         drawn = self.changed_frame.bounded
-        share = None
-        if changed.bounded and len(drawn.languages) > 1:
-            most = np.argmax(drawn.value + drawn.deviation, axis=1)
-            share = float(np.mean(most == drawn.languages.index(code)))
-        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, share, self.frame().worst()[0])
+        close: list[str] = []
+        if changed.bounded:
+            most = np.argmax(drawn.value + drawn.deviation, axis=1)  # in every resample
+            shares = np.bincount(most, minlength=len(drawn.languages)) / len(most)
+            if shares[drawn.languages.index(code)] < 1 - SIGNIFICANT:
+                close = [drawn.languages[i] for i in np.flatnonzero(shares >= SIGNIFICANT / 2)]
+        others = tuple(sorted({*close} - {code}, key=lambda other: -self.flips[other].value))
+        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, others, self.frame().worst()[0])
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:

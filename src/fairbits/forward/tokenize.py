@@ -13,7 +13,7 @@ from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, SPLITS, Corpu
 from fairbits.text.reading import EMBEDDED, open_corpus
 
 CLEARLY_LESS = 0.9  # if a language has less than this share of the requested tokens, a note says so
-NAMED = 3  # the largest number of languages that such a note names
+NAMED = 8  # the largest number of languages that such a note names
 
 
 def tokenize_corpus(

@@ -11,6 +11,7 @@ from fairbits.reports.sources import Sources
 from fairbits.stats.frame import LanguageFrame
 
 QUANTIZED_NOTE = "quantized: "  # how a note on the format of the quantized model begins
+FULL_INPUTS = 16  # bits of activations that are not rounded
 SAME_SIZE = 0.005  # sizes that differ by less than this share are called the same
 NAMED = 3  # languages that are further away are named if there are at most this many
 SIDES = ("quantized", "baseline", "difference")
@@ -55,8 +56,11 @@ def origin(content: Mapping[str, Any]) -> str:
     if policy is None or allocation is None:
         notes = (note["text"] for note in content["notes"] if note["text"].startswith(QUANTIZED_NOTE))
         form = [f"format {stored['method']}"] if stored["method"] else [text[len(QUANTIZED_NOTE) :] for text in notes]
-        bits = [_width(stored["bits"])] if stored["bits"] else []
-        return ", ".join([*bits, *_groups(stored["group"]), *form]) or "not quantized by fairbits"
+        kind = " (floating point)" if stored["floats"] else ""
+        width = [_width(stored["bits"]) + kind] if stored["bits"] else []
+        if stored["inputs"] < FULL_INPUTS:
+            form.append(f"activations in {stored['inputs']} bits")
+        return ", ".join([*width, *_groups(stored["group"]), *form]) or "not quantized by fairbits"
     settings = policy["settings"]
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
     parts = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]

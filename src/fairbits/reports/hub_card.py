@@ -39,17 +39,23 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Widths:
-    """How weights are stored: the widths that occur, the weights that share a scale (None: not known), the format."""
+    """How weights are stored: the widths that occur, the weights that share a scale (None: not known), the format.
+
+    `floats` says whether the codes are floating-point numbers, `inputs` how many bits activations are rounded to.
+    """
 
     bits: tuple[int, ...]
     group: int | str | None
     method: str | None
+    floats: bool = False
+    inputs: int = 16
 
     @property
     def scheme(self) -> str | None:
         if not self.bits:
             return None
-        return f"W{'-'.join(dict.fromkeys(map(str, (self.bits[0], self.bits[-1]))))}A16"
+        widths = "-".join(dict.fromkeys(map(str, (self.bits[0], self.bits[-1]))))
+        return f"{'FP' if self.floats else 'W'}{widths}A{self.inputs}"
 
     @property
     def suffix(self) -> str:
@@ -153,6 +159,7 @@ def config_widths(config: Mapping[str, Any]) -> Widths:
     method = stored.get("quant_method")
     schemes = _mapping(stored.get("config_groups")).values()
     parts = [_mapping(_mapping(scheme).get("weights")) for scheme in schemes] or [stored]
+    inputs = (_whole(_mapping(_mapping(scheme).get("input_activations")).get("num_bits")) for scheme in schemes)
     bits = {_whole(part.get("num_bits", part.get("bits"))) for part in parts}
     shared = ("channel", "tensor")
     group = {
@@ -162,6 +169,8 @@ def config_widths(config: Mapping[str, Any]) -> Widths:
         tuple(sorted(number for number in bits if number is not None)),
         group.pop() if len(group) == 1 else None,
         method if isinstance(method, str) else None,
+        floats=any(part.get("type") == "float" for part in parts),
+        inputs=min((number for number in inputs if number is not None), default=16),
     )
 
 

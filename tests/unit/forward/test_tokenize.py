@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fairbits.forward import tokenize
 from fairbits.forward.tokenize import count_tokens, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import TokenizedText, Window, WindowPart
 from fairbits.text.corpus import Corpus, TextRequest
@@ -18,12 +19,15 @@ def text_of(lengths: dict[str, int]) -> TokenizedText:
     return TokenizedText(tuple(lengths), lang, np.arange(len(lang)), np.ones(len(lang)), tuple(windows), 0)
 
 
-def test_the_shortest_are_named_and_the_others_counted() -> None:
+def test_the_shortest_are_named_and_the_others_counted(monkeypatch) -> None:
     assert count_tokens(text_of(LENGTHS)) == LENGTHS
     (note,) = short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=False)
     assert note == (
-        "evaluation text is shorter than the budget: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60 and 1 more"
+        "evaluation text is shorter than the budget: heb_Hebr 20 of 100 tokens, fra_Latn 50, deu_Latn 60, eng_Latn 80"
     )
+    monkeypatch.setattr(tokenize, "NAMED", 3)
+    (note,) = short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=100), parallel=False)
+    assert note.endswith("deu_Latn 60 and 1 more")
     (note,) = short_text_notes(text_of(LENGTHS), TextRequest(tokens=60), parallel=False)
     assert note == "calibration text is shorter than the budget: heb_Hebr 20 of 60 tokens, fra_Latn 50"
     assert short_text_notes(text_of(LENGTHS), TextRequest("evaluation", tokens=22), parallel=False) == ()

@@ -311,7 +311,8 @@ def _stages(settings: RunSettings) -> Iterator[Stage]:
     if settings.audit:
         audit = counter.audit(TextSize.of(text(settings.calibration, settings.corpus.calibration)))
         yield replace(audit, dropped="--no-audit")
-    yield from quantization(settings.policy, settings.bits, name=f"quantize: {settings.policy.name}", written=True)
+    name = f"quantize: {settings.policy.name}, {settings.bits} bits"
+    yield from quantization(settings.policy, settings.bits, name=name, written=True)
     yield counter.evaluation(evaluated, name="evaluate the reference model", reference=True)
     yield counter.evaluation(evaluated, name="evaluate the quantized model")
     for policy, bits in settings.measured_files.values():
