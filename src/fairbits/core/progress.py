@@ -93,7 +93,7 @@ class NumberedProgress:
             return
         if begins:
             self._number = next((i for i in range(self._number + 1, len(self._stages)) if self._is(i)), self._number)
-        if self._number < 0:
+        if self._number < 0 or len(self._stages) == 1:
             self._progress(stage, done, total)
             return
         costs = [cost for _, cost in self._stages[self._number :]]

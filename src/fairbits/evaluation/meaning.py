@@ -57,19 +57,15 @@ class Meaning:
         others = [short_name(code) for code in self.close]
         if len(others) > NAMED:
             others = [f"{len(others)} other languages"]
+        other = short_name(self.kl_language or self.language)
         first = f"{', '.join([name, *others[:-1]])} and {others[-1]} change" if others else f"{name} changes"
         which = f", and this text does not tell which of them most. In {name}, of" if others else ": of"
         return (
             f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({'95 % interval ' * limits.bounded}{interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
-            + (f" By KL divergence, {short_name(self.kl_language)} is worst." if self.kl_disagrees else "")
+            + ("" if self.kl_language in ("", self.language) else f" By KL divergence, {other} is worst.")
         )
-
-    @property
-    def kl_disagrees(self) -> bool:
-        """Whether another language has the largest divergence."""
-        return self.kl_language not in ("", self.language)
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {

@@ -21,6 +21,7 @@ WRONG = {  # what is typed, and a part of the answer
     "evaluate embedded:tiny --reference embedded:tiny --text missing": "there is no file or directory missing",
     "evaluate embedded:tiny --reference embedded:tiny --groups x --repeat x": "not a signature",
     "evaluate ./packed --reference embedded:tiny": "pip install gptqmodel",
+    "evaluate embedded:tiny --reference ./packed": "If the two are swapped",
     "run ./nope": "there is no ./nope",
     "run embedded:tiny --out file": "is not a directory",
     "run embedded:tiny --out full": "has no run.json",

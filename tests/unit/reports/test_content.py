@@ -160,6 +160,13 @@ def test_how_weights_of_other_tools_are_stored(sources) -> None:
     config = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
     report_content = content(Sources((Method("m", sources.after),), config=config))
     assert origin(report_content) == "4 bits per weight, groups of 128, format awq"
+    codes = {"type": "float", "num_bits": 8, "strategy": "channel"}
+    scheme = {"weights": codes, "input_activations": {"type": "float", "num_bits": 8, "strategy": "token"}}
+    settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": scheme}}
+    report_content = content(Sources((Method("m", sources.after),), config={"quantization_config": settings}))
+    assert origin(report_content) == (
+        "8 bits per weight (floating point), one scale per channel, format compressed-tensors, activations in 8 bits"
+    )
 
 
 def test_a_larger_result_says_why(sources) -> None:

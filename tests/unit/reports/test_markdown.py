@@ -181,7 +181,7 @@ def test_it_begins_with_what_the_model_is(report_content) -> None:
 def test_scores_alone_do_not_say_how_the_model_was_made(sources) -> None:
     report_content = content(Sources(sources.methods[:1]))
     assert opening(card(report_content)).endswith("not quantized by fairbits.")
-    report_content["stored"] = {"bits": [4], "group": 128, "method": "gptq"}
+    report_content["stored"] = {"bits": [4], "group": 128, "method": "gptq", "floats": False, "inputs": 16}
     assert opening(card(report_content)).endswith(": 4 bits per weight, groups of 128, format gptq.")
 
 

@@ -126,7 +126,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "fairbits": "0.1.0",
         "model": "org/model",
         "family": "bloom",
-        "stored": {"bits": [4], "group": 128, "method": "gptq"},
+        "stored": {"bits": [4], "group": 128, "method": "gptq", "floats": False, "inputs": 16},
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
         "units": SCALES,
         "headline": headline(before, codes[0]),
