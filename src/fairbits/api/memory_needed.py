@@ -209,9 +209,9 @@ class WorkCounter:
 
     def dequantization(self) -> Stage:
         """Returns the first opening of a GGUF file, whose weights are kept in float32; fitted to Gemma-3-270M."""
-        model = self.model
-        work = {"written": NUMBER * model.weights, "seconds": 1e-7 * model.weights + 3.5e-4 * model.vocabulary}
-        return Stage("dequantize the GGUF file", work, Held(ram=2.0 * NUMBER * model.weights))
+        model, size = self.model, NUMBER * self.model.weights
+        work = {"written": size, "seconds": 1e-7 * model.weights + 3.5e-4 * model.vocabulary}
+        return Stage("dequantize the GGUF file", work, Held(ram=2.0 * size, written=size))
 
     def fingerprint(self) -> Stage:
         """Returns the fingerprint of the model, for which all weights are read once."""

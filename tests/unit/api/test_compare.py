@@ -17,6 +17,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
 from fairbits.forward.statistics import document_losses
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.scales.groups import dequantize_in_float32
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.engine import round_model
 from fairbits.quantization.plan import LayerPlan, LayerResult, Plan
@@ -259,7 +260,7 @@ def test_damage_is_that_of_a_model_with_these_weights(real) -> None:
             for block in round_model(checkpoint, mse_plan):
                 for name, codes in block.layers.items():
                     module = checkpoint.architecture.weights[name].module
-                    model.get_submodule(module).weight.copy_(codes.dequantized)
+                    model.get_submodule(module).weight.copy_(dequantize_in_float32(codes))
         after, _ = document_losses(model, text)
         original = {name: tensor.clone() for name, tensor in trial.swapped.model.state_dict().items()}
         scores = trial.run(mse_plan, name="mse").scores

@@ -37,8 +37,8 @@ def test_a_dry_run_writes_nothing_and_does_not_read_the_whole_model(
     estimate = estimate_run(llama, out=tmp_path / "run", policy="fair", more_bits=[3], audit=True, **SMALL)
     assert list(tmp_path.iterdir()) == []
     names = [stage.name for stage in estimate.stages]
-    assert names[:3] == ["fingerprint of the model", "audit", "quantize: fair"]
-    assert "quantize: fair, learning end to end" in names
+    assert names[:3] == ["fingerprint of the model", "audit", "quantize: fair, 4 bits"]
+    assert "quantize: fair, 4 bits, learning end to end" in names
     assert {"evaluate rtn, 4 bits", "evaluate fair, 3 bits"} <= set(names)
     assert estimate.dropped.keys() == {"--no-audit", "--baselines none", "--more-bits none"}
     assert 0 < sum(estimate.dropped.values()) < estimate.seconds

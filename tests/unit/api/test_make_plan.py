@@ -149,7 +149,8 @@ def test_a_short_english_mix_is_not_at_equal_budget(tiny: Checkpoint) -> None:
         "mixes are then not compared at equal budgets"
     ]
     (equal,) = shortage(plan(tiny))
-    assert "eng_Latn 814 of 4,096 tokens, zho_Hans 873, kor_Hang 1,005 and 17 more" in equal
+    assert "eng_Latn 814 of 4,096 tokens, zho_Hans 873, kor_Hang 1,005, " in equal
+    assert equal.endswith(" and 12 more")
     assert "budgets" not in equal
     assert shortage(plan(tiny, policy="rtn")) == []  # which has no text
 

@@ -81,7 +81,7 @@ def test_a_new_policy_is_in_the_help(run: Run) -> None:
     code, printed, _ = run("plan", "--help")
     assert code == 0
     text = " ".join(printed.replace("│", " ").split())
-    assert "protect, fair, auto, toy." in text
+    assert "protect, fair, auto, toy;" in text
     assert "--colour red|blue toy: colour of the toy (default: red)." in text
     assert "--wheels N toy: wheels of the toy (default: four)." in text
     assert "(default: 4096, 16384 for fair, 99 for toy)" in text

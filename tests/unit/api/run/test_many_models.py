@@ -35,7 +35,7 @@ def test_each_model_has_its_directory_and_the_scores_of_a_run_of_its_own(models,
     assert list(results.runs) == ["one", "two"]
     assert sorted(directory.name for directory in (tmp_path / "runs").iterdir()) == ["one", "two"]
     assert (tmp_path / "runs" / "two" / "report.html").is_file()
-    assert "one: audit.json" in done
+    assert "one: model" in done
     assert "two: report.html" in done
     alone = run(models[0], out=tmp_path / "alone", **QUICK)
     scores = results.runs["one"].scores

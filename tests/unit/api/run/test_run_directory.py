@@ -100,7 +100,7 @@ model, out, settings, *moments = sys.argv[1:]
 for moment in moments:
     if (child := os.fork()) == 0:
         def die(what, done, total=None):
-            if what == moment and (total is None or 2 * done > total):
+            if what.endswith(moment) and (total is None or 2 * done > total):
                 while total is not None and not any(pathlib.Path(out).glob(".model.partial/model/*.safetensors")):
                     time.sleep(0.01)  # another thread writes the blocks
                 os.kill(os.getpid(), signal.SIGKILL)
