@@ -68,7 +68,7 @@ def check_model(model: str, *, revision: str | None = None, packed: bool = False
 
 def _check_reference(model: str) -> None:
     file = Path(model).expanduser() / CONFIG
-    if file.is_file() and "quantization_config" in read_object(file, finite=False):
+    if file.is_file() and read_object(file, finite=False).get("quantization_config") is not None:
         raise InputError(
             f"{model}, the reference, is quantized, as its config.json says; it must be the model before quantization. "
             "If the two are swapped: fairbits evaluate QUANTIZED --reference MODEL"

@@ -174,7 +174,7 @@ def changed_check(scores: Scores, limit: float) -> Check:
     measured = f"{code}: {changed.value:.3g} of 100 {what} change"
     if changed.bounded:
         corrected = f", corrected for the choice of the worst of {count}" if count > 1 else ""
-        measured += f" (95 % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
+        measured += f" ({100 * changed.confidence:g} % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
     check = decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
     others = {c: share.transform(lambda x: 100 * x) for c, share in scores.flips.items() if c != code and share.bounded}
     alike = [c for c in worst_first(others) if side_of_limit(others[c], limit) == check.outcome]
@@ -320,8 +320,8 @@ def gate(
         raise InputError("groups are only for a limit on their ratio; give --max-ratio, or leave --groups out")
     if not limits and against is None and max_ratio is None and max_changed is None:
         raise InputError(
-            f"there is no limit; --max-changed {SUGGESTED:g} is a good start: at most {SUGGESTED:g} of 100 tokens "
-            "change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
+            f"there is no limit; --max-changed {SUGGESTED:g} is a good limit to start with: at most {SUGGESTED:g} of 100 "
+            "tokens change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
             "--max-ratio and --against"
         )
     quantized = _scores("scores", scores)

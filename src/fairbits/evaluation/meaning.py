@@ -20,7 +20,7 @@ LEVELS = (
 )
 """Up to how many of 100 first choices may change in the worst language, and how that is called."""
 SUGGESTED = 10.0
-"""The limit that fairbits suggests for a release, in percent of the tokens: about what 6 bits cost these models."""
+"""The limit that fairbits suggests, in percent of the tokens: all 8-bit versions of these models keep it."""
 NAMED = 3  # languages that change as much are named if there are at most this many
 BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
 
@@ -53,7 +53,8 @@ class Meaning:
     def sentence(self) -> str:
         """For example: Finnish changes most: of 100 next tokens, 44 are no longer the reference's first choice …"""
         name, limits = short_name(self.language), self.changed
-        interval = f"{percent(limits.low)} to {percent(limits.high)}" if limits.bounded else "no interval"
+        interval = f"{100 * limits.confidence:g} % interval {percent(limits.low)} to {percent(limits.high)}"
+        interval = interval if limits.bounded else "no interval"
         others = [short_name(code) for code in self.close]
         if len(others) > NAMED:
             others = [f"{len(others)} other languages"]
@@ -62,7 +63,7 @@ class Meaning:
         which = f", and this text does not tell which of them most. In {name}, of" if others else ": of"
         return (
             f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
-            f"choice ({'95 % interval ' * limits.bounded}{interval}), and perplexity is multiplied by "
+            f"choice ({interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
             + ("" if self.kl_language in ("", self.language) else f" By KL divergence, {other} is worst.")
         )
