@@ -320,8 +320,8 @@ def gate(
         raise InputError("groups are only for a limit on their ratio; give --max-ratio, or leave --groups out")
     if not limits and against is None and max_ratio is None and max_changed is None:
         raise InputError(
-            f"there is no limit; --max-changed {SUGGESTED:g} is a good limit to start with: at most {SUGGESTED:g} of 100 "
-            "tokens change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
+            f"there is no limit; --max-changed {SUGGESTED:g} is a good limit to start with: at most {SUGGESTED:g} of "
+            "100 tokens change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
             "--max-ratio and --against"
         )
     quantized = _scores("scores", scores)
