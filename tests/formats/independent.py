@@ -121,6 +121,18 @@ def dynamic(kind: str, bits: int, *, group: int | None = None) -> Rounding:
     return rounding
 
 
+def with_zeros(scale: Tensor | None = None, zero: Tensor | None = None) -> Rounding:
+    """Returns the rounding to int8 with a zero point, static or of every token."""
+
+    def rounding(x: Tensor) -> Tensor:
+        low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
+        step = (high - low) / 255 if scale is None else scale.float()
+        offset = (-128 - low / step).round().clamp(-128, 127) if zero is None else zero.float()
+        return (on_grid(x / step + offset, "int", 8) - offset) * step
+
+    return rounding
+
+
 def nvfp4(whole: Tensor) -> Rounding:
     """Returns the rounding of groups of 16 with e4m3 scales, which `whole` multiplies."""
 
@@ -172,6 +184,8 @@ def rounding_of(args: dict | None, parts: Tensors) -> Rounding | None:
         return nvfp4(parts["input_global_scale"].float())
     if args.get("scale_dtype") == "torch.uint8":
         return mx(bits)
+    if not args["symmetric"]:
+        return with_zeros(parts.get("input_scale"), parts.get("input_zero_point"))
     return dynamic(kind, bits, group=args.get("group_size")) if args["dynamic"] else static(parts["input_scale"])
 
 
@@ -179,9 +193,11 @@ def rounding_of(args: dict | None, parts: Tensors) -> Rounding | None:
 
 
 def compressed_tensors(config: dict, tensors: Tensors) -> Iterator[tuple[str, Layer]]:
-    """Yields the layers of a file of compressed-tensors, with one group of layers."""
+    """Yields the layers of a file of compressed-tensors."""
     for module, parts in by_layer(tensors, ("weight_scale",)):
-        (group,) = config["config_groups"].values()
+        group = next(
+            group for group in config["config_groups"].values() if any(map(targeted(module), group["targets"]))
+        )
         how, scale = group["weights"], parts["weight_scale"]
         if scale.dtype == torch.uint8:
             scale = (scale.float() - 127).exp2()
@@ -199,6 +215,13 @@ def compressed_tensors(config: dict, tensors: Tensors) -> Iterator[tuple[str, La
         places = parts.get("weight_g_idx")
         full = spread(scale, W.shape) if places is None else scale.float()[:, places.long()]
         yield module, Layer(W * full, rounding_of(group["input_activations"], parts))
+
+
+def targeted(module: str) -> Callable[[str], bool]:
+    """Returns whether a target of a group is meant for a linear layer."""
+    return lambda target: (
+        target in ("Linear", module) or (target.startswith("re:") and bool(re.match(target[3:], module)))
+    )
 
 
 def fp8(config: dict, tensors: Tensors) -> Iterator[tuple[str, Layer]]:
@@ -234,12 +257,12 @@ def modelopt(config: dict, tensors: Tensors) -> Iterator[tuple[str, Layer]]:
 
 def gptq(config: dict, tensors: Tensors) -> Iterator[tuple[str, Layer]]:
     """Yields the layers of GPTQ; its first version stores zero points less one, as a subtraction of whole words."""
-    bits = config["bits"]
-    one = sum(1 << shift for shift in range(0, 32, bits)) if 32 % bits == 0 else 0
     formats = config.get("checkpoint_format"), config.get("packing_format"), config.get("format")
     first = not any(str(name) in ("gptq_v2", "auto_round") for name in formats)
     for module, parts in by_layer(tensors, ("qweight",)):
-        high, (groups, wide) = parts["qweight"].shape[0] * 32 // bits, parts["scales"].shape
+        groups, wide = parts["scales"].shape
+        bits = parts["qzeros"].shape[1] * 32 // wide
+        high, one = parts["qweight"].shape[0] * 32 // bits, sum(1 << at for at in range(0, 32, bits) if 32 % bits == 0)
         words = (parts["qzeros"].long() + (one if first else 0)).int()  # beyond 32 bits it wraps
         zeros = bits_of(words, bits, wide)
         zeros = (zeros + 1) % 2**bits if first and not one else zeros
@@ -346,6 +369,7 @@ def load(directory: Path) -> nn.Module:
         how = {"quant_method": "modelopt", **beside}
     model = t.AutoModelForCausalLM.from_config(t.AutoConfig.for_model(**config), dtype=torch.float32)
     layers = dict(READERS[how["quant_method"]](how, tensors)) if how else {}
+    _replace_experts(model, tensors)
     state = {name: W.float() for name, W in tensors.items() if name in model.state_dict()}
     model.load_state_dict(state | {_parameter(model, name): layer.weight for name, layer in layers.items()})
     for name, layer in layers.items():
@@ -354,6 +378,38 @@ def load(directory: Path) -> nn.Module:
             model.get_submodule(name).register_forward_pre_hook(hook)
     _round_cache(model, {name: W for name, W in tensors.items() if re.search(r"\.[kv]_scale$", name)})
     return model.eval()
+
+
+class Expert(nn.Module):
+    """The three layers of an expert, which transformers keeps in one parameter for all experts."""
+
+    def __init__(self, hidden: int, wide: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(hidden, wide, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(wide, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Experts(nn.ModuleList):
+    """Experts, each of which sees the tokens that are sent to it."""
+
+    def forward(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        result = torch.zeros_like(x)
+        for number, expert in enumerate(self):
+            tokens, places = torch.where(chosen == number)
+            if len(tokens):
+                result[tokens] += expert(x[tokens].unsqueeze(0))[0] * shares[tokens, places, None]
+        return result
+
+
+def _replace_experts(model: nn.Module, tensors: Tensors) -> None:
+    """Gives every expert layers of its own, if it has these in the file."""
+    for name, module in list(model.named_modules()):
+        if name.endswith("experts") and any(key.startswith(f"{name}.0.gate_proj") for key in tensors):
+            sizes = module.hidden_dim, module.intermediate_dim
+            model.set_submodule(name, Experts(Expert(*sizes) for _ in range(module.num_experts)))
 
 
 def _parameter(model: nn.Module, name: str) -> str:

@@ -2,7 +2,7 @@
 
     python tests/formats/trial.py OUT DIRECTORY …
 
-writes OUT/NAME.json for each. The unquantized model is in the directory `base` beside it, or in `base-NAME`.
+writes OUT/NAME.json for each. The unquantized model is beside it: `base`, `base-moe` or `base-NAME`.
 """
 
 import json
@@ -29,8 +29,8 @@ REQUEST = TextRequest("evaluation", 8192, 512, 0)
 
 def try_format(directory: Path) -> dict[str, object]:
     """Returns the KL in nats per token, or why there is none, of each way."""
-    base = directory.with_name(f"base-{directory.name}")
-    base = base if base.exists() else directory.with_name("base")
+    names = (f"base-{directory.name}", "base-moe" if "moe" in directory.name else "base", "base")
+    base = next(base for name in names if (base := directory.with_name(name)).exists())
     written = next(directory.glob("*.gguf"), directory)
     outcome: dict[str, object] = {"name": directory.name, "notes": ""}
     for way, whole in (("whole", True), ("blocks", False)):

@@ -9,12 +9,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from writing import SAMPLES, write_all
 
 TOKENS = 16
+MIXED = {f"model.layers.{i}.mlp.down_proj": {"bits": 8} for i in range(2)} | {
+    "model.layers.0.self_attn.q_proj": {"bits": 16}
+}
 RECIPES: dict[str, tuple[str, Any]] = {
     "sym": ("auto_round", {"bits": 4, "sym": True}),
     "asym": ("auto_round", {"bits": 4, "sym": False}),
     "3-bits": ("auto_round", {"bits": 3, "sym": True}),
     "2-bits": ("auto_round", {"bits": 2, "sym": False}),
     "8-bits": ("auto_round", {"bits": 8, "sym": True}),
+    "mixed": ("auto_round", {"bits": 4, "sym": True, "layer_config": MIXED}),
     "gptq": ("auto_gptq", {"bits": 4, "sym": True}),
     "gptq-asym": ("auto_gptq", {"bits": 4, "sym": False}),
     "awq": ("auto_awq", {"bits": 4, "sym": False}),
@@ -30,8 +34,9 @@ def write(base: Path, recipe: tuple[str, Any], out: Path) -> None:
     form, how = recipe
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base, dtype="auto"), AutoTokenizer.from_pretrained(base)
     ids = [tokenizer(text, return_tensors="pt").input_ids[:, :TOKENS] for text in SAMPLES]
-    named = {"scheme": how} if isinstance(how, str) else {}
-    options = {} if named else {"group_size": 32, **how}
+    named, options = ({"scheme": how}, {}) if isinstance(how, str) else ({}, {"group_size": 32, **how})
+    if "layer_config" in options:
+        named["layer_config"] = options.pop("layer_config")
     run = AutoRound(
         model,
         tokenizer,

@@ -6,6 +6,7 @@ compressed-tensors and gguf write their own; what no tool writes on a CPU, or no
 import json
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree
 
@@ -19,6 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "sweeps"))
 from other_tools import FORMATS, WEIGHTS, _add_to_config, _convert
 
 FLOAT = gguf.GGMLQuantizationType.F32
+SPECIAL = {f"{name}_token_id": number for number, name in enumerate(("bos", "eos", "pad"), 1)}
 GRID = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 GGUF_TYPES = ("BF16", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ2_0", "MXFP4")
 GGUF_NAMES = {
@@ -113,18 +115,10 @@ def write_gpt_oss(model: Path, out: Path) -> None:
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=8,
-        **{f"{name}_token_id": number for number, name in enumerate(("bos", "eos", "pad"), 1)},
+        **SPECIAL,
     )
-    torch.manual_seed(0)
-    plain = t.GptOssForCausalLM(config)
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape))
-    reference = out.with_name("base-gpt-oss")
-    for directory in (reference, out):
-        copytree(model, directory)
-        (directory / WEIGHTS).unlink()
-        plain.bfloat16().save_pretrained(directory)
+    for directory in (out.with_name(f"base-{out.name}"), out):
+        _save_plain(t.GptOssForCausalLM, config, model, directory)
     tensors = load_file(out / WEIGHTS)
     for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
         groups = tensors.pop(name).float().transpose(1, 2).unflatten(2, (-1, 32))
@@ -135,6 +129,36 @@ def write_gpt_oss(model: Path, out: Path) -> None:
     save_file(tensors, out / WEIGHTS, {"format": "pt"})
     kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     _add_to_config(out, {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}})
+
+
+def write_moe(model: Path, out: Path) -> None:
+    """Writes a small mixture of experts, not quantized: an expert's layers are tensors of their own."""
+    config = t.Qwen3MoeConfig(
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+        **SPECIAL,
+    )
+    _save_plain(t.Qwen3MoeForCausalLM, config, model, out)
+
+
+def _save_plain(cls: type, config: t.PretrainedConfig, model: Path, out: Path) -> None:
+    """Writes a random model with the tokenizer of another."""
+    torch.manual_seed(0)
+    plain = cls(config)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    copytree(model, out)
+    (out / WEIGHTS).unlink()
+    plain.bfloat16().save_pretrained(out)
 
 
 def write_gguf(model: Path, out: Path, kind: gguf.GGMLQuantizationType) -> None:
@@ -179,15 +203,17 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict) -> None:
     writer.add_add_bos_token(True)
 
 
+BY_HAND = {"ct-actorder-group": write_reordered, "fp8-static": write_static_fp8, "modelopt-NVFP4": write_modelopt_nvfp4}
+TOOLS = {"ct-": "compressed-tensors", "gguf-": "gguf"}
 WRITERS: dict[str, Callable[[Path, Path], None]] = {
     **{
         f"ct-{name.replace(' ', '-')}" if name[0].isupper() else name.replace(", ", "-"): write
         for name, write in FORMATS.items()
     },
-    "ct-actorder-group": write_reordered,
-    "fp8-static": write_static_fp8,
-    "modelopt-NVFP4": write_modelopt_nvfp4,
+    **BY_HAND,
     "gpt-oss": write_gpt_oss,
+    "base-moe": write_moe,
+    "fp8-moe": lambda model, out: FORMATS["fp8"](model.with_name("base-moe"), out),
     **{
         f"gguf-{kind}": lambda model, out, kind=kind: write_gguf(model, out, gguf.GGMLQuantizationType[kind])
         for kind in GGUF_TYPES
@@ -199,4 +225,5 @@ if __name__ == "__main__":
     for name, write in WRITERS.items():
         if not (out / name).exists():
             write(base, out / name)
-            print(f"{name}: written here", flush=True)
+            tool = next((tool for prefix, tool in TOOLS.items() if name.startswith(prefix)), None)
+            print(f"{name}: {tool} {version(tool)}" if tool and name not in BY_HAND else f"{name}: by hand", flush=True)

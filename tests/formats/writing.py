@@ -17,7 +17,7 @@ def write_all(prefix: str, recipes: Mapping[str, Any], write: Callable[[Path, An
         out = home / f"{prefix}{name}"
         if not out.exists():
             try:
-                write(base, recipe, out)
+                write(base.with_name("base-moe") if "moe" in name else base, recipe, out)
                 print(f"{out.name}: {package} {version(package)}", flush=True)
             except Exception:
                 print(f"not written: {out.name}", file=sys.stderr)
