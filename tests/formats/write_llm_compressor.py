@@ -34,16 +34,14 @@ MIXED = {
     "attention": preset_name_to_scheme("FP8_DYNAMIC", ["re:.*self_attn.*"]),
     "mlp": preset_name_to_scheme("NVFP4", ["re:.*mlp.*"]),
 }
+MOE = ("FP8_DYNAMIC", "NVFP4", "W4A16")
 PLAIN = ("FP8_DYNAMIC", "FP8_BLOCK", "FP8", "W8A8", "W4A16", "W4A16_ASYM", "W8A16", "NVFP4", "NVFP4A16", "MXFP4")
 RECIPES: dict[str, Any] = {
     **{name: lambda name=name: QuantizationModifier(scheme=name, **OPTIONS) for name in PLAIN},
     "FP8-KV": lambda: QuantizationModifier(scheme="FP8_DYNAMIC", kv_cache_scheme=QuantizationArgs(**KV), **OPTIONS),
     "GPTQ": lambda: GPTQModifier(config_groups=groups(), ignore=["lm_head"]),
     "GPTQ-actorder-weight": lambda: GPTQModifier(config_groups=groups(), ignore=["lm_head"], actorder="weight"),
-    **{
-        f"moe-{name}": lambda name=name: QuantizationModifier(scheme=name, **OPTIONS)
-        for name in ("FP8_DYNAMIC", "NVFP4")
-    },
+    **{f"moe-{name}": lambda name=name: QuantizationModifier(scheme=name, **OPTIONS) for name in MOE},
     "mixed": lambda: QuantizationModifier(config_groups=MIXED, ignore=["lm_head"]),
     "head": lambda: QuantizationModifier(scheme="W8A8", targets=["Linear"], ignore=["re:.*down_proj"]),
     "static-asym": lambda: QuantizationModifier(
