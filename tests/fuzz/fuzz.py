@@ -18,6 +18,7 @@ from time import time
 from draft_targets import draft_targets
 from harness import Target, load, run, run_case
 from opening_targets import opening_targets
+from quantized_targets import quantized_targets
 from record_targets import record_targets
 from request_targets import request_targets
 from text_targets import text_targets
@@ -30,7 +31,7 @@ SAVED = Path("build/fuzz")
 def all_targets() -> list[Target]:
     """Returns every reader that is tried."""
     files = [*record_targets(), *draft_targets(), *untrusted_targets(), *opening_targets(), *text_targets()]
-    return [*files, *request_targets()]
+    return [*files, *quantized_targets(), *request_targets()]
 
 
 def main() -> int:

@@ -108,7 +108,13 @@ def gptq_weight(
     out, columns = shape
     codes = unpack_integers(parts["qweight"], bits, (columns, out), along=0).float().add_(2 ** (bits - 1))
     groups = len(parts["scales"])
-    zeros = unpack_integers(parts["qzeros"], bits, (groups, out)).float().add_(2 ** (bits - 1) + zero_added)
+    zeros = unpack_integers(parts["qzeros"], bits, (groups, out)).float().add_(2 ** (bits - 1))
+    if zero_added and bool((zeros == 2**bits - 1).any()):
+        raise InputError(
+            f"{name} has a zero point that is stored as {2**bits - 1}: programs read it as 0 or as {2**bits}; write "
+            "the checkpoint again in the second version of the layout (gptq_v2)"
+        )
+    zeros += zero_added
     scales = parts["scales"].float()
     if "g_idx" in parts:
         group = group_numbers(parts["g_idx"], columns, groups, name)

@@ -17,6 +17,7 @@ from compressed_tensors.quantization import (  # type: ignore[import-untyped]
     QuantizationConfig,
     QuantizationScheme,
 )
+from pydantic import ValidationError
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
@@ -108,8 +109,13 @@ def read_settings(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
         return READERS[entry["quant_method"]](entry, where)
     except InputError:
         raise
-    except (ValueError, NotImplementedError, TypeError, AttributeError) as problem:
-        raise InputError(f"{where} is not valid: {' '.join(str(problem).split()):.300}; correct it") from None
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(step) for step in first["loc"] if "[" not in str(step))
+        raise InputError(f"{where} has {place} = {first['input']!r:.80}: {first['msg']:.200}; correct it") from None
+    except (ValueError, NotImplementedError, TypeError, AttributeError, LookupError) as problem:
+        reason = f"{type(problem).__name__}: {' '.join(str(problem).split()):.300}"
+        raise InputError(f"{where} is not valid ({reason}); correct it") from None
 
 
 def _known(
@@ -165,6 +171,10 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
     bare = next((name for name, group in config.config_groups.items() if group.weights is None), None)
     if bare is not None:
         raise InputError(f"{where} has {bare}, which rounds activations of layers whose weights are plain; not read")
+    formats = [group.format for group in config.config_groups.values()]
+    wanted = formats[0] if len(set(formats)) == 1 else "mixed-precision"
+    if formats and None not in formats and config.format != wanted:
+        raise InputError(f"{where} has the format {config.format!s:.40}, and its groups have {wanted}; correct one")
     return QuantizationSettings(
         "compressed-tensors",
         tuple(config.config_groups.values()),

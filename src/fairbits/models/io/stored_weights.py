@@ -19,16 +19,16 @@ from fairbits.models.io.safetensors_files import StoredTensor
 
 FLOAT8 = torch.float8_e4m3fn
 SCALES = (torch.float16, torch.bfloat16, torch.float32)
-FORMATS: Mapping[str, str] = {  # the kinds of codes that the formats of compressed-tensors hold
-    "pack-quantized": "int words",
-    "int-quantized": "int8",
-    "float-quantized": "float8",
-    "naive-quantized": "int8 float8",
-    "nvfp4-pack-quantized": "float4",
-    "mxfp4-pack-quantized": "float4",
-    "mxfp6-pack-quantized": "float6",
-    "mxfp8-quantized": "float8",
-    "dense": "",
+FORMATS: Mapping[str, tuple[str, ...]] = {  # the kinds of codes that the formats of compressed-tensors hold
+    "pack-quantized": ("int words",),
+    "int-quantized": ("int8",),
+    "float-quantized": ("float8",),
+    "naive-quantized": ("int8", "float8"),
+    "nvfp4-pack-quantized": ("float4",),
+    "mxfp4-pack-quantized": ("float4, powers of two",),
+    "mxfp6-pack-quantized": ("float6, powers of two",),
+    "mxfp8-quantized": ("float8, powers of two",),
+    "dense": (),
 }
 WORD_BITS = 32
 
@@ -54,27 +54,33 @@ class StoredWeight:
 
     def check(self, how: Any, files: Files, layout: str | None) -> None:
         """Raises if the files hold something else than a scheme and the format say."""
-        self._check_kind(how, layout)
         scale, said = files[self.parts["scale"]], in_words(how)
+        self._check_kind(how, layout, f"{self.kind}{', powers of two' * (scale.dtype == torch.uint8)}")
         stated = how.scale_dtype or scale.dtype
         if stated != scale.dtype or scale.dtype not in (*SCALES, FLOAT8, torch.uint8):
             raise InputError(f"{scale.name} is {scale.dtype}, and {how.scale_dtype or 'a type of numbers'} is stated")
         wanted = layouts.tiles(self.shape, self._tile(how))
-        if _squeezed(scale.shape) != _squeezed(wanted):
+        grouped = how.strategy in ("group", "tensor_group")
+        if scale.shape not in _written(wanted, how.strategy) or (grouped and self.shape[-1] % how.group_size):
             raise InputError(f"{scale.name} is {list(scale.shape)}, and {said} needs {list(wanted)}")
         overall = [files[name].numel for kind, name in self.parts.items() if kind == "global_scale"]
         if overall != ([1] if how.strategy == "tensor_group" else []):
             raise InputError(f"{self.name} has {len(overall) or 'no'} scale of the whole tensor ({said})")
         if ("zero_point" in self.parts) == how.symmetric:
             raise InputError(f"{self.name} has {'' if how.symmetric else 'no '}zero points ({said})")
+        if "zero_point" in self.parts:
+            zeros, words = files[self.parts["zero_point"]], (-(-wanted[0] * self.bits // WORD_BITS), *wanted[1:])
+            packed = zeros.dtype == torch.int32 and self.kind == "int words" and zeros.shape == words
+            if not packed and (zeros.dtype != torch.int8 or zeros.shape != wanted):
+                raise InputError(f"{zeros.name} is {zeros.dtype} {list(zeros.shape)}; {said} needs {list(wanted)}")
 
-    def _check_kind(self, how: Any, layout: str | None) -> None:
+    def _check_kind(self, how: Any, layout: str | None, kind: str) -> None:
         kinds = {"float": (f"float{how.num_bits}",), "int": ("int words", "int8")}[how.type]
         whole = self.kind == "int8" and how.num_bits <= 8
         if self.kind not in kinds or not (whole or how.num_bits == self.bits) or how.dynamic:
             raise InputError(f"{self.name} is stored as {self.kind}, {self.bits} bits, and {in_words(how)} is stated")
-        if layout is not None and layout in FORMATS and self.kind not in FORMATS[layout]:
-            raise InputError(f"{self.name} is stored as {self.kind}, which the format {layout} does not hold")
+        if layout is not None and layout in FORMATS and kind not in FORMATS[layout]:
+            raise InputError(f"{self.name} is stored as {kind}, which the format {layout} does not hold")
 
     def values(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Returns the weight in float32, on the device of its parts."""
@@ -94,6 +100,12 @@ class StoredWeight:
     def _codes(self, codes: Tensor) -> Tensor:
         if self.kind == "int words":
             return layouts.unpack_integers(codes, self.bits, self.shape)
+        if (
+            self.kind == "int8"
+            and self.how.num_bits < 8
+            and bool((codes.int().abs() > 2 ** (self.how.num_bits - 1)).any())
+        ):
+            raise InputError(f"{self.name} holds codes of more than {self.how.num_bits} bits")
         unpack = {"float4": layouts.unpack_e2m1, "float6": layouts.unpack_e2m3}.get(self.kind)
         return codes if unpack is None else unpack(codes)
 
@@ -294,5 +306,11 @@ def in_words(how: Any) -> str:
     )
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+def _written(tiles: tuple[int, ...], strategy: str) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes in which tools write scales of so many tiles."""
+    if strategy == "block":
+        return tiles, (*tiles[:-1], 1, tiles[-1], 1)
+    short = tiles[:-2] if strategy == "tensor" else tiles[:-1]
+    return (
+        (tiles, short, (1,)) if tiles == (1, 1) else (tiles, short) if strategy in ("tensor", "channel") else (tiles,)
+    )

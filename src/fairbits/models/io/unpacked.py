@@ -70,7 +70,10 @@ class UnpackedCheckpoint(Checkpoint):
     @cached_property
     def _mapped(self) -> Architecture:
         shapes = {name: info.shape for name, info in self.tensors.items()}
-        return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+        try:
+            return map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+        except InputError as problem:
+            raise self._wrong(str(problem)) from None
 
     @property
     def size_bytes(self) -> int:
@@ -87,7 +90,10 @@ class UnpackedCheckpoint(Checkpoint):
         if name not in self.packed:
             return read(name)
         weight = self._following[name]
-        values = weight.values({kind: read(part) for kind, part in weight.parts.items()})
+        try:
+            values = weight.values({kind: read(part) for kind, part in weight.parts.items()})
+        except InputError as problem:
+            raise self._wrong(str(problem)) from None
         if not bool(values.isfinite().all()):
             raise InputError(f"{name} of {self.target} has scales that make it infinite or no number; fetch it again")
         return values
