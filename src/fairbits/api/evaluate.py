@@ -67,6 +67,7 @@ def evaluate(
     corpus = open_corpus_for(before, text, languages)
     check_readable(after)  # before anything that takes time
     check_readable(before)
+    before = before.plain or before
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)

@@ -11,7 +11,7 @@ from fairbits.core.version import __version__
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.hub_checkpoint import open_to_read
-from fairbits.models.io.gguf_file import gguf_names
+from fairbits.models.io.gguf_file import ITSELF_QUANTIZED, gguf_names
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
 from fairbits.models.weight_moments import ModelMoments, Moments, mixture_moments, weight_moments
 
@@ -45,7 +45,9 @@ class StoredRole:
 
 
 def storage(checkpoint: Checkpoint) -> tuple[StoredRole, ...]:
-    """Returns how a quantized checkpoint is stored, role by role; only headers are read."""
+    """Returns how a quantized checkpoint is stored, role by role, and nothing of others; only headers are read."""
+    if checkpoint.quantization is None and not any(note.startswith(ITSELF_QUANTIZED) for note in checkpoint.notes):
+        return ()
     plain = checkpoint.plain
     if plain is None:
         raise InputError(

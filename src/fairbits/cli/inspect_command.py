@@ -49,7 +49,7 @@ def inspect(
 
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
-        stored = storage(checkpoint) if checkpoint.is_quantized else ()
+        stored = storage(checkpoint)
         if stored and not (tensors or roles):
             if as_json:
                 print_json({"target": checkpoint.target, "stored": [asdict(role) for role in stored]})
@@ -68,8 +68,8 @@ def storage_table(checkpoint: "Checkpoint", stored: "Sequence[StoredRole]") -> T
     weights, nbytes = sum(role.weights for role in stored), sum(role.nbytes for role in stored)
     wide = sum(role.weights for role in stored if role.bits >= 16) / weights
     facts = f"{weights:,} weights, {megabytes(nbytes)}, {8 * nbytes / weights:.2f} bits per weight"
-    said = (*checkpoint.notes, *((checkpoint.plain or checkpoint).activation_notes))
-    notes: list[Cell] = [[("note: ", "yellow"), note] for note in said]
+    remarks = (*checkpoint.notes, *(checkpoint.plain or checkpoint).activation_notes)
+    notes: list[Cell] = [[("note: ", "yellow"), note] for note in remarks]
     rows = tuple((role.role, role.stored, role.inputs, f"{role.weights:,}", f"{role.bits:.2f}") for role in stored)
     return Table(
         [(checkpoint.target, "bold"), "  ", f"{facts}; {wide:.0%} of the weights have 16 bits or more"],

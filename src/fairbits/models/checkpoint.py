@@ -1,5 +1,6 @@
 """A model on disk: its tensors, read one at a time, with its configuration and tokenizer."""
 
+import copy
 import difflib
 import hashlib
 import json
@@ -24,7 +25,9 @@ from fairbits.models.architecture.architecture import Architecture, Task
 from fairbits.models.architecture.assemble import map_architecture
 from fairbits.models.architecture.meta_model import SOUND, meta_model
 from fairbits.models.architecture.parameter_mapping import ExpertSlice, expert_slices, stacked_experts
+from fairbits.models.device import is_gpu
 from fairbits.models.embedded import embedded_languages
+from fairbits.models.io.packed_weights import PackedWeights
 from fairbits.models.io.quantization_settings import find_settings, is_readable
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
@@ -38,6 +41,7 @@ from fairbits.models.io.safetensors_files import (
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
 from fairbits.models.loading import load_config, load_model, load_tokenizer
 from fairbits.models.source import SourceKind, find_source
+from fairbits.models.streaming_model import StreamingModel
 from fairbits.models.untrusted.config_check import check_quantization
 from fairbits.models.untrusted.tokenizer_sandbox import check_tokenizer
 
@@ -98,6 +102,10 @@ class Checkpoint:
             return self.slices[name].cut(map_tensor(self._location(name))).contiguous()
         return map_tensor(self.files[name])
 
+    def read_file(self, name: str) -> torch.Tensor:
+        """Returns one tensor as it is in the files."""
+        return map_tensor(self.files[name])
+
     def read_pinned(self, name: str) -> torch.Tensor:
         """Returns one tensor in memory from which a GPU copies it without waiting. Do not write to it."""
         stored = read_tensor(self._location(name), pinned=True)
@@ -131,11 +139,6 @@ class Checkpoint:
         return find_settings(self._raw_config, self.directory)
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether its weights are quantized, or come from a GGUF file in which they are."""
-        return self.quantization is not None or any(note.startswith("the reference is itself") for note in self.notes)
-
-    @property
     def quantization_method(self) -> Any:
         return None if self.quantization is None else self.quantization[0].get("quant_method")
 
@@ -146,8 +149,6 @@ class Checkpoint:
             return self
         if not is_readable(self.quantization[0]):
             return None
-        from fairbits.models.io.unpacked import UnpackedCheckpoint
-
         return UnpackedCheckpoint(self)
 
     def stored_as(self, name: str) -> tuple[str, str, int]:
@@ -360,6 +361,86 @@ class Checkpoint:
             near = difflib.get_close_matches(str(name), self.tensors, n=3)
             raise InputError(f"{self.target} has no tensor {name!r}" + (f"; near: {', '.join(near)}" if near else ""))
         return self.tensors[name]
+
+
+class UnpackedCheckpoint(Checkpoint):
+    """A quantized checkpoint with the names, shapes and values that its weights have without packing."""
+
+    def __init__(self, stored: Checkpoint) -> None:
+        assert stored.quantization is not None
+        computed = ("config", "architecture", "fingerprint", "tensors", "slices", "plain")
+        self.__dict__.update({name: value for name, value in vars(stored).items() if name not in computed})
+        self._stored = stored
+        self._weights = PackedWeights(stored.target, stored.files, stored.quantization, stored.read_file)
+        self.tensors = self._weights.tensors
+        self.slices = {}
+
+    @property
+    def stored(self) -> Checkpoint:
+        return self._stored
+
+    @property
+    def plain(self) -> Checkpoint:
+        return self
+
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        plain = copy.deepcopy(self.stored.config)
+        vars(plain).pop("quantization_config", None)
+        return plain
+
+    @cached_property
+    def packed(self) -> PackedWeights:
+        """The weights, once it is known where they are in the model; raises unless all tensors are used."""
+        shapes = {name: info.shape for name, info in self.tensors.items()}
+        try:
+            architecture = map_architecture(self.config, shapes, trust_remote_code=self.trust_remote_code)
+        except InputError as problem:
+            raise InputError(f"{self.target} cannot be read: {problem}") from None
+        self._weights.follow(architecture, self.meta_model())
+        return self._weights
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.packed.architecture
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stored.size_bytes
+
+    def read(self, name: str) -> torch.Tensor:
+        return self.unpack(self._info(name).name, self.stored.read_file)
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        weight = self.packed.packed.get(name)
+        return (name,) if weight is None else tuple(weight.parts.values())
+
+    def unpack(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        return self.packed.unpack(name, read)
+
+    def load(
+        self, dtype: torch.dtype = torch.float32, *, device: str = "cpu", read_only: bool = False
+    ) -> PreTrainedModel:
+        """Returns the model in eval mode, which rounds activations as the files say."""
+
+        def read(name: str) -> torch.Tensor:
+            if not is_gpu(device):
+                return self.read(name)
+            return self.unpack(name, lambda part: self.stored.read_pinned(part).to(device, non_blocking=True))
+
+        loaded = StreamingModel(self, device, dtype=dtype, read=read)
+        loaded.load_all(copies=not read_only)
+        return loaded.model
+
+    def stored_as(self, name: str) -> tuple[str, str, int]:
+        return self.packed.stored_as(name) if name in self.packed.packed else super().stored_as(name)
+
+    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
+        self.packed.prepare(model, device)
+
+    @property
+    def activation_notes(self) -> tuple[str, ...]:
+        return self.packed.activation_notes
 
 
 def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:

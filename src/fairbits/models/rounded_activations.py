@@ -116,11 +116,11 @@ def round_keys_and_values(
     model: PreTrainedModel, how: Any, scales: Mapping[str, Mapping[str, Tensor]], device: torch.device | str
 ) -> None:
     """Makes every attention round its keys and values; where there are no scales for any, these are 1."""
-    found = {name for name, _ in match_named_modules(model, KV_CACHE_TARGETS)}
-    if not found or (scales and found != scales.keys()):
-        missing = min(found ^ scales.keys(), default=type(model).__name__)
+    attentions = {name for name, _ in match_named_modules(model, KV_CACHE_TARGETS)}
+    if not attentions or (scales and attentions != scales.keys()):
+        missing = min(attentions ^ scales.keys(), default=type(model).__name__)
         raise InputError(f"keys and values are to be rounded, and {missing} has no attention or no scales for that")
-    for path in found:
+    for path in attentions:
         module: Any = model.get_submodule(path)
         module.quantization_scheme = QuantizationScheme(targets=[path], input_activations=how)
         module.quantization_status = QuantizationStatus.COMPRESSED

@@ -6,22 +6,42 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.architecture.architecture import Block
+from fairbits.models.architecture.architecture import Architecture, Block
 from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.architecture.parameter_mapping import Conversions, resolve_names
-from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
+from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.models.scales.groups import Codes
 
 
-def walk_dtype(checkpoint: Checkpoint, device: torch.device | str) -> torch.dtype:
+class ModelFiles(Protocol):
+    """What is needed of a checkpoint to load its model."""
+
+    target: str
+    trust_remote_code: bool
+
+    @property
+    def config(self) -> PretrainedConfig: ...
+    @property
+    def architecture(self) -> Architecture: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    @property
+    def stated_dtype(self) -> torch.dtype: ...
+    def read(self, name: str) -> Tensor: ...
+    def read_pinned(self, name: str) -> Tensor: ...
+    def announce(self, name: str) -> None: ...
+    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None: ...
+
+
+def walk_dtype(checkpoint: ModelFiles, device: torch.device | str) -> torch.dtype:
     """Returns the type in which text passes through a model that is only observed: bfloat16 on a GPU, if it is its own.
 
     A GPU computes many times faster in it. It is float32 on the CPU, for classes that keep some of their modules in
@@ -39,7 +59,7 @@ class StreamingModel:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: ModelFiles,
         device: torch.device | str = "cpu",
         *,
         dtype: torch.dtype = torch.float32,
@@ -246,7 +266,7 @@ class ReadAhead:
     it is forgotten and the one after it is read ahead; any other order is right but slower.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:
+    def __init__(self, checkpoint: ModelFiles, device: torch.device | str, parts: Sequence[Sequence[str]]) -> None:
         self._checkpoint, self._device, self._parts = checkpoint, torch.device(device), parts
         self._numbers = {name: number for number, names in enumerate(parts) for name in names}
         self._current: int | None = None

@@ -37,7 +37,7 @@ PARTS: Mapping[str, str] = MappingProxyType(  # of a weight X.weight with scales
         "_g_idx": "g_idx",
     }
 )
-BESIDE: Mapping[str, str] = MappingProxyType(  # beside X.weight, for the inputs and outputs of X, keys and values
+SIDE_PARTS: Mapping[str, str] = MappingProxyType(  # beside X.weight, for the inputs and outputs of X, keys and values
     {
         name: name
         for name in (
@@ -60,7 +60,7 @@ class QuantizationSettings:
     `exact`       the modules that the groups name are the quantized ones; else the tensors show which these are
     `varies`      bits may differ from layer to layer
     `parts`       what follows the name of a weight in the names of the tensors that hold it, and what these are
-    `beside`      the same for what belongs to its module: static scales of inputs, outputs, keys and values
+    `side_parts`    the same for what belongs to its module: static scales of inputs, outputs, keys and values
     `inverted`    which of these are stored as reciprocals
     `zero_added`  what GPTQ's layout has subtracted from zero points
     `round_up`    scales of inputs are powers of two, the next ones above
@@ -73,7 +73,7 @@ class QuantizationSettings:
     layout: Layout = "scaled"
     format: str | None = None
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
-    beside: Mapping[str, str] = field(default_factory=lambda: BESIDE)
+    side_parts: Mapping[str, str] = field(default_factory=lambda: SIDE_PARTS)
     inverted: frozenset[str] = frozenset()
     zero_added: int = 0
     exact: bool = True
@@ -206,7 +206,7 @@ def _fp8(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
         (_scheme(weights, PER_TENSOR if static else group),),
         tuple(f"re:(.*\\.)?{name.replace('.', '[.]')}(\\..*)?$" for name in kept),
         parts={"": "codes", "_scale_inv": "scale", "_scale": "scale"},
-        beside={"input_scale": "input_scale", "activation_scale": "input_scale"},
+        side_parts={"input_scale": "input_scale", "activation_scale": "input_scale"},
         exact=False,  # embeddings, routers and heads are kept without a word
         round_up=entry.get("scale_fmt") == "ue8m0",
     )
@@ -232,10 +232,11 @@ def _modelopt(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
     )
 
     def group(algorithm: object, targets: Any = (LINEAR,)) -> Any:
-        if algorithm not in MODELOPT_SCHEMES:
+        name = str(algorithm).upper()
+        if name not in MODELOPT_SCHEMES:
             listed = ", ".join(MODELOPT_SCHEMES)
             raise InputError(f"{where} has quant_algo = {algorithm!r:.40}; only {listed} can be read")
-        return _scheme(*MODELOPT_SCHEMES[str(algorithm)], targets)
+        return _scheme(*MODELOPT_SCHEMES[name], targets)
 
     algorithm, layers = entry.get("quant_algo"), entry.get("quantized_layers") or {}
     if layers:
@@ -257,7 +258,7 @@ def _modelopt(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
         tuple(f"re:{fnmatch.translate(name)}" if "*" in name else name for name in kept),
         QuantizationArgs(**PER_TENSOR) if cached else None,
         parts={"": "codes", "_scale": "scale", "_scale_2": "global_scale"},
-        beside={
+        side_parts={
             "input_scale": "input_global_scale" if four_bits else "input_scale",
             "k_proj.k_scale": "k_scale",
             "v_proj.v_scale": "v_scale",
@@ -360,7 +361,7 @@ def _autoround(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
 def _autoround_floats(entry: Mapping[str, Any], where: str) -> Any:
     """Returns the scheme of AutoRound's exports in floating point."""
     kinds = {**FLOAT8, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
-    known: Mapping[tuple[Any, ...], tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    schemes: Mapping[tuple[Any, ...], tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         ("mx_fp", 4, 32): ({**kinds, "num_bits": 4}, {**kinds, "num_bits": 4, "dynamic": True}),
         ("mx_fp", 8, 32): (kinds, {**kinds, "dynamic": True}),
         ("nv_fp", 4, 16): (FLOAT4, NVFP4_INPUTS),
@@ -371,13 +372,13 @@ def _autoround_floats(entry: Mapping[str, Any], where: str) -> Any:
     bits, data = entry.get("act_bits", 16), str(entry.get("act_data_type") or entry.get("data_type"))
     static = entry.get("data_type") == "fp"
     if (
-        stated not in known
+        stated not in schemes
         or bits not in (16, 32, entry["bits"])
         or (bits == entry["bits"] and not data.startswith(str(entry.get("data_type"))))
         or (bits == entry["bits"] and entry.get("act_dynamic", True) is static)
     ):
         raise InputError(f"{where} describes {stated} with inputs of {data}, {bits} bits, which is not known")
-    weights, inputs = known[stated]
+    weights, inputs = schemes[stated]
     return _scheme(weights, inputs if bits == entry["bits"] else None)
 
 

@@ -54,7 +54,7 @@ class StoredWeight:
 
     def check(self, how: Any, files: Files, layout: str | None) -> None:
         """Raises if the files hold something else than a scheme and the format say."""
-        scale, said = files[self.parts["scale"]], in_words(how)
+        scale, words = files[self.parts["scale"]], in_words(how)
         self._check_kind(how, layout, f"{self.kind}{', powers of two' * (scale.dtype == torch.uint8)}")
         stated = how.scale_dtype or scale.dtype
         if stated != scale.dtype or scale.dtype not in (*SCALES, FLOAT8, torch.uint8):
@@ -62,17 +62,17 @@ class StoredWeight:
         wanted = layouts.tiles(self.shape, self._tile(how))
         grouped = how.strategy in ("group", "tensor_group")
         if scale.shape not in _written(wanted, how.strategy) or (grouped and self.shape[-1] % how.group_size):
-            raise InputError(f"{scale.name} is {list(scale.shape)}, and {said} needs {list(wanted)}")
+            raise InputError(f"{scale.name} is {list(scale.shape)}, and {words} needs {list(wanted)}")
         overall = [files[name].numel for kind, name in self.parts.items() if kind == "global_scale"]
         if overall != ([1] if how.strategy == "tensor_group" else []):
-            raise InputError(f"{self.name} has {len(overall) or 'no'} scale of the whole tensor ({said})")
+            raise InputError(f"{self.name} has {len(overall) or 'no'} scale of the whole tensor ({words})")
         if ("zero_point" in self.parts) == how.symmetric:
-            raise InputError(f"{self.name} has {'' if how.symmetric else 'no '}zero points ({said})")
+            raise InputError(f"{self.name} has {'' if how.symmetric else 'no '}zero points ({words})")
         if "zero_point" in self.parts:
-            zeros, words = files[self.parts["zero_point"]], (-(-wanted[0] * self.bits // WORD_BITS), *wanted[1:])
-            packed = zeros.dtype == torch.int32 and self.kind == "int words" and zeros.shape == words
+            zeros, rows = files[self.parts["zero_point"]], -(-wanted[0] * self.bits // WORD_BITS)
+            packed = zeros.dtype == torch.int32 and self.kind == "int words" and zeros.shape == (rows, *wanted[1:])
             if not packed and (zeros.dtype != torch.int8 or zeros.shape != wanted):
-                raise InputError(f"{zeros.name} is {zeros.dtype} {list(zeros.shape)}; {said} needs {list(wanted)}")
+                raise InputError(f"{zeros.name} is {zeros.dtype} {list(zeros.shape)}; {words} needs {list(wanted)}")
 
     def _check_kind(self, how: Any, layout: str | None, kind: str) -> None:
         kinds = {"float": (f"float{how.num_bits}",), "int": ("int words", "int8")}[how.type]
@@ -308,9 +308,9 @@ def in_words(how: Any) -> str:
 
 def _written(tiles: tuple[int, ...], strategy: str) -> tuple[tuple[int, ...], ...]:
     """Returns the shapes in which tools write scales of so many tiles."""
-    if strategy == "block":
-        return tiles, (*tiles[:-1], 1, tiles[-1], 1)
-    short = tiles[:-2] if strategy == "tensor" else tiles[:-1]
-    return (
-        (tiles, short, (1,)) if tiles == (1, 1) else (tiles, short) if strategy in ("tensor", "channel") else (tiles,)
-    )
+    shapes = {
+        "block": ((*tiles[:-1], 1, tiles[-1], 1),),
+        "tensor": (tiles[:-2],),
+        "channel": (tiles[:-1],),
+    }
+    return (tiles, *shapes.get(strategy, ()), *([(1,), ()] if tiles == (1, 1) else []))

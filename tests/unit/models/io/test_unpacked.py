@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import model_class
-from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.unpacked import UnpackedCheckpoint
+from fairbits.models.checkpoint import Checkpoint, UnpackedCheckpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
 
