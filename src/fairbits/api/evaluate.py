@@ -1,6 +1,6 @@
 """Evaluate: a quantized model and its reference model on the same text of every language."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
-from fairbits.core.records import parse_object, read_object
+from fairbits.core.records import parse_object
 from fairbits.evaluation.language_groups import NamedGroups, read_groups
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
@@ -18,7 +18,7 @@ from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
 from fairbits.forward.tokenize import open_corpus_for
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
-from fairbits.models.io.file_names import CONFIG, check_packages
+from fairbits.models.io.file_names import check_packages
 from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
 from fairbits.models.loaded_checkpoint import Model, open_checkpoints
 from fairbits.quantization.plan import PLAN
@@ -64,10 +64,9 @@ def evaluate(
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
     check_not_swapped(after, before)
-    check_packages(after.target, read_object(after.directory / CONFIG, finite=False))
     corpus = open_corpus_for(before, text, languages)
-    # before anything that takes time
-    after.config  # noqa: B018  # which is refused if the model could not be loaded as it is
+    check_readable(after)  # before anything that takes time
+    check_readable(before)
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
@@ -127,23 +126,20 @@ def checkpoint_scores(
     return answers.scores(
         after,
         Identity.of(after),
-        notes=(*_notes("quantized", after, but=QUANTIZED), *_rounded_inputs(after), *_notes("reference", reference)),
+        notes=(*_notes("quantized", after, but=QUANTIZED), *_notes("reference", reference)),
         device=device,
         progress=progress,
     )
 
 
-def _rounded_inputs(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yields a note if a checkpoint rounds activations too, which compressed-tensors does here as a server would."""
-    settings = getattr(checkpoint.config, "quantization_config", None)
-    groups = settings.get("config_groups") or {} if isinstance(settings, dict) else {}
-    for group in groups.values():
-        if group.get("input_activations"):
-            weights, inputs = (
-                "not rounded" if part is None else f"{part['type']} {part['num_bits']} bits per {part['strategy']}"
-                for part in (group.get("weights"), group["input_activations"])
-            )
-            yield f"quantized: weights {weights}; activations {inputs}, rounded here as when the model is served"
+def check_readable(model: Checkpoint) -> None:
+    """Raises if a quantized model could not be loaded as it is."""
+    if model.quantization is None:
+        return
+    check_packages(model.target, {"quantization_config": model.quantization[0]})
+    model.config  # noqa: B018
+    if model.plain is not None:
+        model.plain.architecture  # noqa: B018
 
 
 def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
@@ -183,7 +179,7 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
 def check_not_swapped(after: Checkpoint, before: Checkpoint) -> None:
     """Raises if the reference is quantized and the other model is plain."""
     reference = next((note for note in before.notes if note.startswith((ITSELF_QUANTIZED, QUANTIZED))), None)
-    plain = after.kind in ("directory", "hub") and getattr(after.config, "quantization_config", None) is None
+    plain = after.kind in ("directory", "hub") and after.quantization is None
     if reference is not None and plain and after.fingerprint != before.fingerprint:
         raise InputError(
             f"{before.target}, the reference, is quantized, and {after.target} is not; are they swapped? The reference "
@@ -220,4 +216,5 @@ def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tupl
             note.removeprefix(ITSELF_QUANTIZED).removesuffix(")") if note.startswith(ITSELF_QUANTIZED) else note
             for note in notes
         ]
-    return tuple(f"{role}: {note}" for note in notes)
+    plain = checkpoint.plain
+    return tuple(f"{role}: {note}" for note in (*notes, *(() if plain is None else plain.activation_notes)))

@@ -32,7 +32,6 @@ from fairbits.forward.streaming import BlockLoader, NotStreamableError
 from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.safetensors_files import read_bytes
-from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.block_rounding import RoundedBlock
 from fairbits.quantization.gptq.engine import round_model
@@ -69,7 +68,7 @@ class Clock:
         """Returns the positions that pass the measured block in a second, forward or as an audit observes it."""
         try:
             return self._walk(observe=observe)
-        except (InputError, NotStreamableError, UnreadableLayoutError, RuntimeError) as problem:
+        except (InputError, NotStreamableError, RuntimeError) as problem:
             if is_out_of_memory(problem):
                 raise
         # a class that cannot walk in blocks: by the operations of its matrix products; an audit has four times as many,
@@ -229,8 +228,7 @@ class Clock:
     @cached_property
     def _plain(self) -> Checkpoint:
         checkpoint = self.counter.checkpoint.without_fingerprint()
-        packed = getattr(checkpoint.config, "quantization_config", None) is not None
-        return UnpackedCheckpoint(checkpoint) if packed else checkpoint
+        return checkpoint.plain or checkpoint
 
     def _sample(self, share: float = 1.0, text: TokenizedText | None = None) -> TokenizedText:
         """Returns windows of all lengths, evenly chosen, with about so many positions as a block passes quickly."""

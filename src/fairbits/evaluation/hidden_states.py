@@ -36,7 +36,6 @@ from fairbits.forward.streaming import BlockLoader, NotStreamableError, Streamed
 from fairbits.forward.windows import NO_LABEL, TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import fits_whole, is_gpu, move
-from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
 
 DTYPE = torch.float32  # what models are evaluated in
 LOADED_FACTOR = 8  # bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits
@@ -156,19 +155,21 @@ def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *,
     """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
     if not isinstance(model, Checkpoint):
         return WholeModel(model, text, device=device)
+    plain = model.plain
     notes: tuple[str, ...] = ()
     try:
-        plain = model if getattr(model.config, "quantization_config", None) is None else UnpackedCheckpoint(model)
+        if plain is None:
+            raise NotStreamableError(f"only another package reads its weights ({model.quantization_method})")
         if not fits_whole(sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize, device):
             return StreamedModel(plain, text, device=device)
-    except (UnreadableLayoutError, NotStreamableError) as problem:  # half of the memory may be enough nevertheless
+    except NotStreamableError as problem:  # half of the memory may be enough nevertheless
         if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
             notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
-    loaded = model.load(DTYPE, device=device, read_only=True)
+    loaded = (model if plain is None else plain).load(DTYPE, device=device, read_only=True)
     try:
         return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window
     except (RuntimeError, ValueError, NotImplementedError) as problem:
-        if not hasattr(model.config, "quantization_config") or isinstance(problem, torch.OutOfMemoryError):
+        if model.quantization is None or isinstance(problem, torch.OutOfMemoryError):
             raise
         reason = " ".join(str(problem).split())
         raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem

@@ -25,6 +25,7 @@ from fairbits.models.architecture.assemble import map_architecture
 from fairbits.models.architecture.meta_model import SOUND, meta_model
 from fairbits.models.architecture.parameter_mapping import ExpertSlice, expert_slices, stacked_experts
 from fairbits.models.embedded import embedded_languages
+from fairbits.models.io.quantization_settings import find_settings, is_readable
 from fairbits.models.io.safetensors_files import (
     EXPLICIT,
     StoredTensor,
@@ -76,7 +77,9 @@ class Checkpoint:
     def _read_headers(self, folder: Folder, notes: tuple[str, ...] = ()) -> None:
         tensors, oddities = read_weights(folder, self._raw_config.get(EXPLICIT))
         self.files: Mapping[str, StoredTensor] = MappingProxyType(tensors)
-        quantized = _quantization_note(self._raw_config)
+        quantized = (
+            () if self.quantization is None else (f"{QUANTIZED} ({self.quantization_method or 'method not named'})",)
+        )
         self.notes: tuple[str, ...] = (*notes, *_inherited_notes(self.directory), *oddities, *quantized)
 
     def __repr__(self) -> str:
@@ -123,8 +126,36 @@ class Checkpoint:
         return read(name)
 
     @cached_property
+    def quantization(self) -> tuple[Mapping[str, Any], str] | None:
+        """What the files say of the quantization of the model, and where they say it."""
+        return find_settings(self._raw_config, self.directory)
+
+    @property
+    def quantization_method(self) -> Any:
+        return None if self.quantization is None else self.quantization[0].get("quant_method")
+
+    @cached_property
+    def plain(self) -> "Checkpoint | None":
+        """The checkpoint with its weights in float32 if it is quantized; None if only another package reads it."""
+        if self.quantization is None:
+            return self
+        if not is_readable(self.quantization[0]):
+            return None
+        from fairbits.models.io.unpacked import UnpackedCheckpoint
+
+        return UnpackedCheckpoint(self)
+
+    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
+        """Makes a model round activations, if the files say so."""
+
+    @property
+    def activation_notes(self) -> tuple[str, ...]:
+        """What a reader must know of activations that are rounded."""
+        return ()
+
+    @cached_property
     def config(self) -> PretrainedConfig:
-        check_quantization(self.directory, self._raw_config, self.files)
+        check_quantization(self.directory, self.quantization_method, self.files)
         shapes = [info.shape for info in self.files.values()]
         return load_config(self.directory, self._raw_config, shapes=shapes, trust_remote_code=self.trust_remote_code)
 
@@ -216,7 +247,7 @@ class Checkpoint:
     def slices(self) -> Mapping[str, ExpertSlice]:
         """The experts that the files stack in one tensor, by the names under which they are read one by one."""
         stacks = stacked_experts({name: info.shape for name, info in self._whole.items()})
-        if not stacks or "quantization_config" in self._raw_config:
+        if not stacks or self.quantization is not None:
             return {}
         return expert_slices(self.meta_model(), stacks)
 
@@ -294,10 +325,12 @@ class Checkpoint:
         dtype: torch.dtype = torch.float32,
         *,
         device: str = "cpu",
-        read_only: bool = False,  # noqa: ARG002  # what is read from files belongs to the caller
+        read_only: bool = False,
     ) -> PreTrainedModel:
         """Returns the model in eval mode; a `read_only` one may share weights, and must not be written to."""
-        packed = "quantization_config" in self._raw_config
+        packed = self.quantization is not None
+        if packed and self.plain is not None:
+            return self.plain.load(dtype, device=device, read_only=read_only)
         return load_model(
             self.directory,
             self.config,
@@ -366,17 +399,6 @@ class MadeWithOutliers:
 
     notes: tuple[str, ...]
     requested: Mapping[Annotated[str, Matching("[0-9]{1,6}", "the number of a block")], Number]
-
-
-def _quantization_note(config: Mapping[str, Any]) -> tuple[str, ...]:
-    settings = config.get("quantization_config")
-    if settings is None:
-        return ()
-    stated = settings if isinstance(settings, dict) else {}
-    method = stated.get("quant_method", "method not named")
-    if "activation_scheme" in stated:  # of transformers' own FP8, which is unpacked on every machine
-        return (f"{QUANTIZED} ({method})", "its activations were not rounded; a server rounds them to 8 bits")
-    return (f"{QUANTIZED} ({method})",)
 
 
 def hash_name(digest: "hashlib._Hash", info: TensorInfo) -> None:

@@ -1,6 +1,5 @@
 """Loading configuration, tokenizer and model from a directory by transformers. Nothing is downloaded."""
 
-import copy
 import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +18,8 @@ from fairbits.core.errors import InputError
 from fairbits.models.architecture.meta_model import check_values, meta_model, model_class
 from fairbits.models.architecture.parameter_mapping import explain_unused
 from fairbits.models.device import is_gpu
-from fairbits.models.untrusted.config_check import check_config, check_generation_config, check_loaded
+from fairbits.models.untrusted.config_check import check_config, check_generation_config
 
-UNPACKED_METHODS = ("compressed-tensors", "fp8", "mxfp8", "mxfp4")  # by transformers, if `dequantize` says so
 LOADING_ERRORS = (  # of transformers and compressed-tensors with files and settings that do not fit
     *(ImportError, OSError, RuntimeError, TypeError, ValueError, AttributeError, LookupError),
     *(ArithmeticError, AssertionError),
@@ -94,7 +92,7 @@ def load_model(
         with no_progress_bars():
             model, report = cls.from_pretrained(
                 directory,
-                config=_unpacking(config),
+                config=config,
                 dtype=dtype,
                 use_safetensors=True,
                 local_files_only=True,
@@ -116,8 +114,7 @@ def load_model(
         )
     unused = {name: name for name in sorted(report["unexpected_keys"])}
     explain_unused(model, unused, {**dict.fromkeys(unused, ()), **shapes})  # which raises if one of them matters
-    result: PreTrainedModel = _in_one_type(_rounded_once(_plain(model)), dtype).eval()
-    check_loaded(directory, result)
+    result: PreTrainedModel = _in_one_type(model, dtype).eval()
     for name, parameter in result.named_parameters():
         coded = name.endswith(".weight") and parameter.ndim > 1 and parameter.dtype.itemsize == 1
         if type(parameter) is Parameter and coded:
@@ -126,36 +123,6 @@ def load_model(
                 "quantization_config in config.json"
             )
     return result
-
-
-def _unpacking(config: PretrainedConfig) -> PretrainedConfig:
-    """Returns the configuration, set to unpack packed weights, on every machine alike."""
-    settings = getattr(config, "quantization_config", None)
-    if not isinstance(settings, dict) or settings.get("quant_method") not in UNPACKED_METHODS:
-        return config
-    changed = copy.deepcopy(config)
-    changed.quantization_config["dequantize"] = True
-    return changed
-
-
-def _plain(model: Any) -> Any:
-    """Returns the model without wrappers around its weights, so that it can be moved to another device."""
-    if all(type(module._parameters) is dict for module in model.modules()):
-        return model
-    from compressed_tensors.offload import remove_dispatch  # type: ignore[import-untyped]
-
-    plain = remove_dispatch(model)
-    plain.tie_weights()  # unpacking makes copies, which are not tied
-    return plain
-
-
-def _rounded_once(model: Any) -> Any:
-    """Returns the model without the rounding of weights in every pass: they are unpacked, and rounded already."""
-    for module in model.modules():
-        scheme = getattr(module, "quantization_scheme", None)
-        if scheme is not None and getattr(scheme, "weights", None) is not None:
-            module.quantization_scheme = scheme.model_copy(update={"weights": None})
-    return model
 
 
 def _in_one_type(model: Any, dtype: torch.dtype) -> Any:

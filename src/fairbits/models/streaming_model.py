@@ -73,6 +73,7 @@ class StreamingModel:
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         head_parameters = {id(parameter) for parameter in head.parameters()} if head is not None else set()
         self._head = [parameter for parameter, entry in self._entries.items() if id(entry) in head_parameters]
+        checkpoint.prepare(model, self._device)
 
     def load_outside(self, ids: Tensor, codes: Mapping[str, Codes]) -> None:
         """Loads what is outside the blocks but for the head; of the embedding only the rows of `ids`."""
@@ -115,9 +116,12 @@ class StreamingModel:
         """Loads every weight; without `copies` weights of the right type and device may be the ones that were read."""
 
         def make(parameter: str) -> Tensor:
-            placed, stored = self.to_device(self._parameter(parameter, {})), self._read(self._tensors[parameter][0])
+            placed = self.to_device(self._parameter(parameter, {}))
+            if not copies:
+                return placed
+            stored = self._read(self._tensors[parameter][0])
             shared = placed.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
-            return placed.clone() if copies and shared else placed
+            return placed.clone() if shared else placed
 
         self._load(self._tensors, make)
         self._initialize(self._entries)

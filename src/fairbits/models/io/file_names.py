@@ -21,11 +21,7 @@ FOR_GGUF = "5.22"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 PACKAGES: Mapping[str, Mapping[str, str]] = {  # that transformers needs: modules and how pip calls them, by method
     "aqlm": {"aqlm": "aqlm"},
-    "auto-round": {"auto_round": "auto-round"},
-    "awq": {"gptqmodel": "gptqmodel"},
     "bitsandbytes": {"bitsandbytes": "bitsandbytes"},
-    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
-    "gptq": {"optimum": "optimum", "gptqmodel": "gptqmodel"},
     "hqq": {"hqq": "hqq"},
     "quanto": {"optimum": "optimum-quanto"},
     "quark": {"quark": "amd-quark"},
