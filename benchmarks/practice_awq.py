@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import torch
-from datasets import Dataset
 from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import QuantizationModifier
 from llmcompressor.modifiers.transform.awq import AWQModifier
+from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model_name, samples, out = sys.argv[1:4]
@@ -22,11 +22,12 @@ rows = json.loads(Path(samples).read_text(encoding="utf-8"))
 tokenizer = AutoTokenizer.from_pretrained(model_name)
 model = AutoModelForCausalLM.from_pretrained(model_name, dtype="auto")
 model.to("cuda" if torch.cuda.is_available() else "cpu")
+batches = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in torch.tensor(rows).split(1)]
 oneshot(
     model=model,
     processor=tokenizer,
     recipe=[AWQModifier(), QuantizationModifier(scheme="W4A16_ASYM", targets=["Linear"], ignore=["lm_head"])],
-    dataset=Dataset.from_list([{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]),
+    dataset=DataLoader(batches, batch_size=None),
     num_calibration_samples=len(rows),
     max_seq_length=max(map(len, rows)),
     shuffle_calibration_samples=False,

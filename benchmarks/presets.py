@@ -46,7 +46,7 @@ def input_ranges(model: Path, rows: Sequence[Sequence[int]], *, device: str) -> 
 
         module.register_forward_pre_hook(keep)
     for row in rows:
-        loaded(input_ids=torch.tensor([list(row)], device=device), use_cache=False)
+        loaded.base_model(input_ids=torch.tensor([list(row)], device=device), use_cache=False)
     return {name: float(value) for name, value in most.items()}
 
 
