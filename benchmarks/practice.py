@@ -229,7 +229,7 @@ def rows_of(model: str, variant: str, file: Path) -> Iterator[Row]:
 
 def _estimates(frame: LanguageFrame) -> Mapping[str, tuple[str, Estimate]]:
     languages = {code: (code, estimate) for code, estimate in frame.by_language().items()}
-    return {"worst": frame.worst(), "mean": ("", frame.mean), **languages}
+    return {"worst": frame.worst(), "mean": ("", frame.mean()), **languages}
 
 
 def _ends(estimate: Estimate) -> list[tuple[str, float]]:
