@@ -9,7 +9,7 @@ LM_EVAL := $(or $(PEERS),../fairbits-peers)/lm-eval
 # bytecode is written even where the environment says otherwise, as compiling the tests is a third of collecting them
 PYTEST := PYTHONDONTWRITEBYTECODE= NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test fuzz test-long test-classes test-sweeps faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict real real-fetch real-tables adaptive recipes validity research clean
+.PHONY: demo test fuzz test-long test-classes test-sweeps test-formats faults test-ray test-gpu test-real test-lmeval test-vllm docs pictures bench predict real real-fetch real-tables adaptive recipes validity research clean
 
 demo: .venv/installed
 	$(BIN)/fairbits run --out demo
@@ -30,6 +30,9 @@ test-classes: .venv/developing  # half an hour on 2 cores: a small model of ever
 
 test-sweeps: .venv/developing  # ten minutes on 2 cores: commands run twice, checkpoints with a tensor left out or a setting changed
 	$(PYTEST) tests/sweeps
+
+test-formats: .venv/developing  # an hour and 8 GB the first time on 2 cores, then a quarter of an hour: makes environments of other quantizers in PEERS, and writes the table of formats
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python tests/formats/table.py --environments $(or $(PEERS),../fairbits-peers) --out build/formats
 
 faults: .venv/developing  # half an hour on 2 idle cores; Linux, with cc: every command that writes, killed and failed at the changes that it makes to the disk
 	$(BIN)/python tests/faults/fault_suite.py

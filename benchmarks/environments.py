@@ -11,7 +11,10 @@ QUANTIZERS = {
     "llm_compressor": ("llmcompressor==0.14.0.1", "compressed-tensors==0.19.0", "transformers==5.17.0"),
     "auto_round": ("auto-round==0.16.1", "compressed-tensors==0.19.0", "transformers==5.22.2"),
     "gptqmodel": ("gptqmodel==7.6.0", "transformers==5.23.0"),
+    "modelopt": ("nvidia-modelopt==0.47.0", "transformers==5.22.2", "accelerate==1.15.0", "datasets", "requests"),
 }
+PACKAGES = ("bitsandbytes==0.50.2", "torchao==0.18.0", "hqq==0.2.8.post1", "transformers==5.22.2")
+"""What transformers itself reads some formats with."""
 
 
 def python_of(home: Path, wanted: Sequence[str], *, without: Sequence[str] = ()) -> Path:

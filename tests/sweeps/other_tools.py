@@ -45,17 +45,17 @@ PRESETS = (
 E4M3_MAX, BLOCK, WEIGHTS = 448.0, 128, "model.safetensors"
 
 
-def write_preset(model: Path, preset: str, out: Path, *, kv: bool = False) -> None:
+def write_preset(model: Path, preset: str, out: Path, *, kv: str = "") -> None:
     """Writes a model with a preset scheme of compressed-tensors on all linear layers but the head, "" for none.
 
-    `kv` adds FP8 keys and values, as `kv_cache_scheme`.
+    `kv` adds FP8 keys and values, as `kv_cache_scheme`, with a scale per "tensor" or "attn_head".
     """
     with _loaded(model, out) as loaded:
         groups = {"group_0": preset_name_to_scheme(preset, ["Linear"])} if preset else {}
         config = QuantizationConfig(
             config_groups=groups,
             ignore=["lm_head"],
-            kv_cache_scheme=KV_SCHEME if kv else None,
+            kv_cache_scheme=KV_SCHEME | {"strategy": kv} if kv else None,
             quantization_status="frozen",
         )
         apply_quantization_config(loaded, config, show_progress=False)
@@ -65,7 +65,8 @@ def write_preset(model: Path, preset: str, out: Path, *, kv: bool = False) -> No
                 _set_scales(module, scheme, spread=1 + index / 64)
             for name in ("k_scale", "v_scale"):
                 if hasattr(module, name):
-                    getattr(module, name).data.fill_(0.02 + index / 4096)
+                    scale = getattr(module, name).data
+                    scale.copy_(0.02 + index / 4096 + torch.arange(scale.numel()).reshape(scale.shape) / 128)
         compressor = ModelCompressor.from_pretrained_model(loaded)
         compressor.compress_model(loaded)
         loaded.save_pretrained(out)
@@ -164,8 +165,9 @@ def _loaded(model: Path, out: Path) -> Iterator[Any]:
 
 FORMATS: dict[str, Callable[[Path, Path], None]] = {
     **{name: lambda model, out, name=name: write_preset(model, name, out) for name in PRESETS},
-    "FP8 and KV": lambda model, out: write_preset(model, "FP8_DYNAMIC", out, kv=True),
-    "KV": lambda model, out: write_preset(model, "", out, kv=True),
+    "FP8 and KV": lambda model, out: write_preset(model, "FP8_DYNAMIC", out, kv="tensor"),
+    "KV": lambda model, out: write_preset(model, "", out, kv="tensor"),
+    "KV by head": lambda model, out: write_preset(model, "", out, kv="attn_head"),
     "fp8": write_fp8,
     "modelopt": lambda model, out: write_modelopt(model, out, in_config=True),
     "modelopt, beside": lambda model, out: write_modelopt(model, out, in_config=False),

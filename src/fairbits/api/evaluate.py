@@ -216,5 +216,7 @@ def _notes(role: str, checkpoint: Checkpoint, *, but: str | None = None) -> tupl
             note.removeprefix(ITSELF_QUANTIZED).removesuffix(")") if note.startswith(ITSELF_QUANTIZED) else note
             for note in notes
         ]
+    else:
+        notes = [note.replace(QUANTIZED, ITSELF_QUANTIZED.removesuffix(" (")) for note in notes]
     plain = checkpoint.plain
     return tuple(f"{role}: {note}" for note in (*notes, *(() if plain is None else plain.activation_notes)))

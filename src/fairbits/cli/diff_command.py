@@ -27,7 +27,8 @@ def diff(
     from fairbits.kurtosis.diff import diff as run_diff
     from fairbits.models.checkpoint import Checkpoint
 
-    both = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
+    opened = [Checkpoint(model, trust_remote_code=trust_remote_code) for model in (a, b)]
+    both = [checkpoint.plain or checkpoint for checkpoint in opened]
     with stages("reading weights") as show:
         comparison = run_diff(*both, progress=show)
     print_json(comparison.as_data()) if as_json else print_tables(diff_tables(comparison))

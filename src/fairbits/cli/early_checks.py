@@ -16,7 +16,7 @@ from fairbits.core.files import check_directory
 from fairbits.core.records import read_object
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.models.embedded import embedded_languages
-from fairbits.models.io.file_names import CONFIG, check_packages, check_transformers
+from fairbits.models.io.file_names import CONFIG, MODELOPT_FILE, check_packages, check_transformers
 from fairbits.models.source import check_source
 from fairbits.quantization.policies import check_values
 from fairbits.quantization.policies.variants import variant
@@ -45,7 +45,7 @@ def check(arguments: Mapping[str, Any], *, example: str = "", with_text: bool = 
     for name, model in named.items():
         check_model(model, revision=arguments.get("revision") if name == revised else None, packed=name in PACKED)
     if "reference" in named:
-        _check_reference(named["reference"])
+        _check_reference(named["reference"], named.get("model", ""))
     for model in arguments.get("models") or ():
         check_model(model, revision=arguments.get("revision"))
     names, text = language_names(arguments.get("languages")), arguments.get("text")
@@ -66,13 +66,21 @@ def check_model(model: str, *, revision: str | None = None, packed: bool = False
             check_packages(model, config)
 
 
-def _check_reference(model: str) -> None:
-    file = Path(model).expanduser() / CONFIG
-    if file.is_file() and read_object(file, finite=False).get("quantization_config") is not None:
+def _check_reference(model: str, quantized: str) -> None:
+    """Raises if the reference is quantized and the other model, a directory, is not."""
+    if _is_quantized(model) and _is_quantized(quantized) is False:
         raise InputError(
-            f"{model}, the reference, is quantized, as its config.json says; it must be the model before quantization. "
-            "If the two are swapped: fairbits evaluate QUANTIZED --reference MODEL"
+            f"{model}, the reference, is quantized, as its config.json says, and {quantized} is not. If the two are "
+            "swapped: fairbits evaluate QUANTIZED --reference MODEL"
         )
+
+
+def _is_quantized(model: str) -> bool | None:
+    file = Path(model).expanduser() / CONFIG
+    if not file.is_file():
+        return None
+    stated = read_object(file, finite=False).get("quantization_config") is not None
+    return stated or (file.parent / MODELOPT_FILE).is_file()
 
 
 def check_device(device: str | None) -> None:

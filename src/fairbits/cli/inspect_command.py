@@ -1,6 +1,7 @@
 """The command `inspect` on the command line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from fairbits.cli import early_checks, options
@@ -10,7 +11,8 @@ from fairbits.core.table import Cell, Table
 from fairbits.core.units import megabytes
 
 if TYPE_CHECKING:
-    from fairbits.api.inspect import Inspection
+    from fairbits.api.inspect import Inspection, StoredRole
+    from fairbits.models.checkpoint import Checkpoint
     from fairbits.models.weight_moments import WeightMoments
 
 NAMED = 3  # tensors that a note names
@@ -27,12 +29,13 @@ def inspect(
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the blocks of a model and the statistics of their weights.
+    """Show how a quantized checkpoint is stored, or the blocks of another model and the statistics of their weights.
 
     The model is not run.
 
     Examples:
       fairbits inspect embedded:tiny
+      fairbits inspect ./model-FP8
       fairbits inspect ./model --tensors
       fairbits inspect ./model --roles
       fairbits inspect "embedded:tiny?outliers=5:125" --json
@@ -41,15 +44,41 @@ def inspect(
     if tensors and roles:
         raise InputError("--tensors and --roles are two tables; give one of them")
     from fairbits.api.inspect import inspect as run_inspect
+    from fairbits.api.inspect import storage
     from fairbits.models.hub_checkpoint import open_to_read
 
     with stages("opening the model") as show:
         checkpoint = open_to_read(model, trust_remote_code=trust_remote_code, revision=revision)
+        stored = storage(checkpoint) if checkpoint.is_quantized else ()
+        if stored and not (tensors or roles):
+            if as_json:
+                print_json({"target": checkpoint.target, "stored": [asdict(role) for role in stored]})
+            else:
+                print_tables([storage_table(checkpoint, stored)])
+            return
         inspection = run_inspect(checkpoint, progress=show)
     if as_json:
         print_json(inspection.as_data())
     else:
         print_tables(roles_tables(inspection) if roles else [inspect_table(inspection, tensors=tensors)])
+
+
+def storage_table(checkpoint: "Checkpoint", stored: "Sequence[StoredRole]") -> Table:
+    """Returns how a quantized checkpoint is stored, a row for every role."""
+    weights, nbytes = sum(role.weights for role in stored), sum(role.nbytes for role in stored)
+    wide = sum(role.weights for role in stored if role.bits >= 16) / weights
+    facts = f"{weights:,} weights, {megabytes(nbytes)}, {8 * nbytes / weights:.2f} bits per weight"
+    said = (*checkpoint.notes, *((checkpoint.plain or checkpoint).activation_notes))
+    notes: list[Cell] = [[("note: ", "yellow"), note] for note in said]
+    rows = tuple((role.role, role.stored, role.inputs, f"{role.weights:,}", f"{role.bits:.2f}") for role in stored)
+    return Table(
+        [(checkpoint.target, "bold"), "  ", f"{facts}; {wide:.0%} of the weights have 16 bits or more"],
+        ("role", "stored as", "inputs", "weights", "bits each"),
+        rows,
+        below=("", "fairbits inspect --tensors shows the statistics of the weights"),
+        above=(*notes, ""),
+        left=(0, 1, 2),
+    )
 
 
 def inspect_table(inspection: "Inspection", *, tensors: bool = False) -> Table:

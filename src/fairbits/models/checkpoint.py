@@ -131,6 +131,11 @@ class Checkpoint:
         return find_settings(self._raw_config, self.directory)
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether its weights are quantized, or come from a GGUF file in which they are."""
+        return self.quantization is not None or any(note.startswith("the reference is itself") for note in self.notes)
+
+    @property
     def quantization_method(self) -> Any:
         return None if self.quantization is None else self.quantization[0].get("quant_method")
 
@@ -144,6 +149,11 @@ class Checkpoint:
         from fairbits.models.io.unpacked import UnpackedCheckpoint
 
         return UnpackedCheckpoint(self)
+
+    def stored_as(self, name: str) -> tuple[str, str, int]:
+        """Returns how a weight is stored, how the inputs of its layer are rounded, and its bytes."""
+        info = self._info(name)
+        return str(info.dtype).removeprefix("torch."), "–", info.nbytes
 
     def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
         """Makes a model round activations, if the files say so."""

@@ -6,7 +6,7 @@ The arithmetic is compressed-tensors' own, in float32.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from compressed_tensors.modeling.kvcache import initialize_hooked_kv_cache  # type: ignore[import-untyped]
@@ -76,6 +76,40 @@ def _round_inputs(_module: nn.Module, inputs: tuple[Tensor, ...], *, rounding: R
 
 def _round_output(_module: nn.Module, _inputs: Any, output: Tensor, *, rounding: Rounding) -> Tensor:
     return rounding.rounded(output, "output")
+
+
+Projection = Literal["up", "down"]  # the first of an expert, with its gate, and the last
+Experts = Mapping[tuple[Projection, int | None], Rounding]
+
+
+def round_experts(module: nn.Module, roundings: Experts) -> None:
+    """Makes experts, whose weights are in one tensor, round the inputs of each; None stands for all experts."""
+    if not hasattr(module, "_apply_gate"):
+        raise InputError(f"the inputs of experts are to be rounded, which is not known for {type(module).__name__}")
+    module.forward = partial(_rounded_experts, module, roundings)
+
+
+def _rounded_experts(
+    experts: Any, roundings: Experts, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """Returns what the experts of a block add up to, one expert after the other."""
+    result = torch.zeros_like(hidden_states)
+    for expert in torch.unique(top_k_index[top_k_index < experts.num_experts]).tolist():
+        token, choice = torch.where(top_k_index == expert)
+
+        def project(x: Tensor, name: str, side: Projection, number: int = expert) -> Tensor:
+            rounding = roundings.get((side, number)) or roundings.get((side, None))
+            weight = getattr(experts, name)[number]
+            x = x if rounding is None else rounding.rounded(x, "input")
+            bias = getattr(experts, f"{name}_bias")[number] if experts.has_bias else None
+            return nn.functional.linear(x, weight.T if experts.is_transposed else weight, bias)
+
+        inner = project(hidden_states[token], "gate_up_proj" if experts.has_gate else "up_proj", "up")
+        inner = experts._apply_gate(inner) if experts.has_gate else experts.act_fn(inner)
+        output = project(inner, "down_proj", "down")
+        output = experts.post_expert_norm(output) if experts.has_post_expert_norm else output
+        result.index_add_(0, token, (output * top_k_weights[token, choice, None]).to(result.dtype))
+    return result
 
 
 def round_keys_and_values(

@@ -155,9 +155,12 @@ class StreamingModel:
         loaded: dict[str, Tensor] = {}
         for parameter in parameters:
             first = self._tensors[parameter][0]
-            if first not in loaded:
-                loaded[first] = make(parameter)
-            self._put(parameter, loaded[first])
+            if first in loaded:  # tied: the same object, which moves as one
+                path, _, leaf = parameter.rpartition(".")
+                setattr(self.model.get_submodule(path), leaf, loaded[first])
+            else:
+                self._put(parameter, make(parameter))
+                loaded[first] = self._entry(parameter)
 
     def _embeds(self, parameter: str) -> bool:
         return any(name in self._looked_up for name in self._tensors.get(parameter, []))

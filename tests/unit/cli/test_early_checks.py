@@ -20,7 +20,7 @@ WRONG = {  # what is typed, and a part of the answer
     "evaluate embedded:tiny --reference ./nope": "there is no ./nope",
     "evaluate embedded:tiny --reference embedded:tiny --text missing": "there is no file or directory missing",
     "evaluate embedded:tiny --reference embedded:tiny --groups x --repeat x": "not a signature",
-    "evaluate ./packed --reference embedded:tiny": "pip install gptqmodel",
+    "evaluate ./packed --reference embedded:tiny": "pip install hqq",
     "evaluate embedded:tiny --reference ./packed": "If the two are swapped",
     "run ./nope": "there is no ./nope",
     "run embedded:tiny --out file": "is not a directory",
@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "scores.json").write_bytes((RECORDS / "scores.json").read_bytes())
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "model.safetensors").write_bytes(b"")
-    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "hqq"}}
     (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
     return tmp_path
 
@@ -96,7 +96,7 @@ def test_wrong_arguments_are_refused_before_torch_is_imported(place: Path) -> No
 
 def test_a_missing_package_is_named_with_its_command(place: Path) -> None:
     check_packages("model", {"quantization_config": {"quant_method": "compressed-tensors"}})  # which is installed
-    with pytest.raises(InputError, match=r"was quantized by awq .* pip install gptqmodel"):
+    with pytest.raises(InputError, match=r"was quantized by hqq .* pip install hqq"):
         check_model(str(place / "packed"), packed=True)
     check_model(str(place / "packed"))  # its weights are not read
 

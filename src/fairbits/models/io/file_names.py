@@ -17,6 +17,7 @@ SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX = f"model{INDEX_SUFFIX}"
 CONFIG = "config.json"
+MODELOPT_FILE = "hf_quant_config.json"  # where NVIDIA's ModelOpt says how it has quantized a model
 FOR_GGUF = "5.22"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 PACKAGES: Mapping[str, Mapping[str, str]] = {  # that transformers needs: modules and how pip calls them, by method

@@ -20,8 +20,8 @@ from compressed_tensors.quantization import (  # type: ignore[import-untyped]
 
 from fairbits.core.errors import InputError
 from fairbits.core.records import read_object
+from fairbits.models.io.file_names import MODELOPT_FILE
 
-MODELOPT_FILE = "hf_quant_config.json"  # where NVIDIA's ModelOpt says how it has quantized a model
 LINEAR = "Linear"
 BITSANDBYTES = "bitsandbytes"
 Layout = Literal["scaled", "gptq", "awq", "mxfp4", "bitsandbytes"]

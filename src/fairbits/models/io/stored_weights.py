@@ -73,7 +73,7 @@ class StoredWeight:
         whole = self.kind == "int8" and how.num_bits <= 8
         if self.kind not in kinds or not (whole or how.num_bits == self.bits) or how.dynamic:
             raise InputError(f"{self.name} is stored as {self.kind}, {self.bits} bits, and {in_words(how)} is stated")
-        if layout in FORMATS and self.kind not in FORMATS[layout]:
+        if layout is not None and layout in FORMATS and self.kind not in FORMATS[layout]:
             raise InputError(f"{self.name} is stored as {self.kind}, which the format {layout} does not hold")
 
     def values(self, parts: Mapping[str, Tensor]) -> Tensor:
@@ -111,9 +111,11 @@ class StoredWeight:
 
 def find_scaled(files: Files, settings: QuantizationSettings, read: Read) -> Iterator[StoredWeight]:
     """Yields the weights that have scales in the layouts of compressed-tensors."""
-    scales = [suffix for suffix, part in settings.parts.items() if part == "scale"]
-    for name in sorted({name.removesuffix(end) for name in files for end in scales if name.endswith(end)}):
+    ends = [suffix for suffix, part in settings.parts.items() if suffix and part in ("codes", "scale")]
+    for name in sorted({name.removesuffix(end) for name in files for end in ends if name.endswith(end)}):
         parts = {part: f"{name}{suffix}" for suffix, part in settings.parts.items() if f"{name}{suffix}" in files}
+        if "scale" not in parts:
+            raise InputError(f"its files lack {name}_scale")
         if "codes" in parts and files[parts["codes"]].dtype.itemsize in (1, 4):
             yield StoredWeight(name, parts, *_shape(name, parts, files, read), "global_scale" in settings.inverted)
 
@@ -259,7 +261,16 @@ def find_tables(files: Files, _settings: QuantizationSettings, read: Read) -> It
             raise InputError(f"{name} {list(files[name].shape)} does not fit {list(shape)} in blocks of {block}")
         offset = float(stated.get("nested_offset") or 0)
         parts = {"codes": name, "state": state, **parts}
-        yield TableWeight(name, parts, shape, "float4", 4, block=block, nested_block=int(nested), nested_offset=offset)
+        yield TableWeight(
+            name,
+            parts,
+            shape,
+            str(stated["quant_type"]).upper(),
+            4,
+            block=block,
+            nested_block=int(nested),
+            nested_offset=offset,
+        )
 
 
 FINDERS: Mapping[str, Callable[[Files, QuantizationSettings, Read], Iterator[StoredWeight]]] = {
@@ -273,12 +284,14 @@ FINDERS: Mapping[str, Callable[[Files, QuantizationSettings, Read], Iterator[Sto
 
 def in_words(how: Any) -> str:
     """Returns a scheme for weights or activations as a reader would say it."""
-    if how is None:
-        return "not rounded"
-    size = f" of {how.group_size}" if how.group_size else ""
-    block = f" of {how.block_structure[0]} × {how.block_structure[1]}" if how.block_structure else ""
-    strategy = {"tensor_group": "group", "attn_head": "head"}.get(how.strategy, how.strategy)
-    return f"{how.type} {how.num_bits} bits per {strategy}{size}{block}"
+    number = f"{'FP' if how.type == 'float' else 'INT'}{how.num_bits}"
+    if how.block_structure:
+        return f"{number}, blocks of {how.block_structure[0]} × {how.block_structure[1]}"
+    return (
+        f"{number}, groups of {how.group_size}"
+        if how.group_size
+        else f"{number} per {how.strategy}".replace("attn_head", "head")
+    )
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

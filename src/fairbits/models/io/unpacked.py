@@ -24,7 +24,7 @@ from fairbits.models.device import is_gpu
 from fairbits.models.io.quantization_settings import LINEAR, QuantizationSettings, read_settings
 from fairbits.models.io.safetensors_files import TensorInfo
 from fairbits.models.io.stored_weights import FINDERS, StoredWeight, in_words
-from fairbits.models.rounded_activations import Rounding, round_keys_and_values, round_layer
+from fairbits.models.rounded_activations import Projection, Rounding, round_experts, round_keys_and_values, round_layer
 from fairbits.models.streaming_model import StreamingModel
 
 
@@ -106,11 +106,28 @@ class UnpackedCheckpoint(Checkpoint):
         loaded.load_all(copies=not read_only)
         return loaded.model
 
+    def stored_as(self, name: str) -> tuple[str, str, int]:
+        if name not in self.packed:
+            return super().stored_as(name)
+        scheme, weight = self._schemes[name], self.packed[name]
+        inputs = "–" if scheme.input_activations is None else in_words(scheme.input_activations)
+        stored = in_words(scheme.weights)
+        if self.settings.layout in ("gptq", "awq"):
+            stored = stored.replace(f"INT{scheme.weights.num_bits}", f"INT{weight.bits}")
+        elif self.settings.layout == "bitsandbytes":
+            stored = stored.replace("FP4", weight.kind)
+        zeros = "" if scheme.weights.symmetric else ", zero points"
+        return f"{stored}{zeros}", inputs, sum(self.stored.files[part].nbytes for part in weight.parts.values())
+
     def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
         """Makes a model round the inputs of its layers, and its keys and values, as the files say."""
         self.architecture  # noqa: B018  # which raises if they cannot be rounded so
-        for path, rounding in self._rounded_layers.items():
-            round_layer(model.get_submodule(path), rounding)
+        for path, roundings in self._roundings.items():
+            module, whole = model.get_submodule(path), roundings.get(None)
+            if whole is not None:
+                round_layer(module, whole)
+            else:
+                round_experts(module, {part: rounding for part, rounding in roundings.items() if part is not None})
         if self.settings.keys_and_values is not None:
             round_keys_and_values(model, self.settings.keys_and_values, self._cache_scales, device)
 
@@ -219,7 +236,7 @@ class UnpackedCheckpoint(Checkpoint):
         unused = sorted(set(unused) - used)
         if unused:
             raise self._wrong(f"its files hold {unused[0]}, which no scheme uses")
-        self._rounded_layers  # noqa: B018  # which raises if activations cannot be rounded as it says
+        self._roundings  # noqa: B018  # which raises if activations cannot be rounded as it says
 
     def _check_tied_scales(self, architecture: Architecture) -> None:
         scales = [name for name in self.stored.files if self._is_tied_scale(name) and name not in self._beside]
@@ -242,25 +259,27 @@ class UnpackedCheckpoint(Checkpoint):
         return found
 
     @cached_property
-    def _rounded_layers(self) -> dict[str, Rounding]:
-        """How the inputs and outputs of modules are rounded, by their paths in the model."""
-        rounded: dict[str, Rounding] = {}
+    def _roundings(self) -> dict[str, dict[tuple[Projection, int | None] | None, Rounding]]:
+        """How the inputs and outputs of modules are rounded, by their paths in the model; of experts, each."""
+        found: dict[str, dict[tuple[Projection, int | None] | None, Rounding]] = {}
         for name, scheme in self._schemes.items():
-            weight = self._mapped.weights[name]
-            if name not in self.packed and not (weight.linear and weight.expert is None):
+            weight, (inputs, outputs) = (
+                self._mapped.weights[name],
+                (scheme.input_activations, scheme.output_activations),
+            )
+            expert = weight.expert is not None or weight.stacked is not None
+            rounds = inputs is not None or outputs is not None
+            if not rounds or weight.is_embedding or not (weight.linear or name in self.packed):
                 continue
-            inputs, outputs = scheme.input_activations, scheme.output_activations
-            if inputs is None and outputs is None:
-                continue
-            if weight.expert is not None or weight.stacked is not None:
-                raise self._wrong(f"the inputs of the expert {name} are to be rounded, which is not done here yet")
-            if weight.is_embedding:
-                continue
+            if expert and outputs is not None:
+                raise self._wrong(f"the outputs of the expert {name} are to be rounded, which is not done here")
+            last: Projection = "down" if weight.role == "mlp_down" else "up"
+            part = (last, weight.expert) if expert else None
             rounding = self._rounding(name, inputs, outputs)
-            if weight.module in rounded and not rounded[weight.module].equals(rounding):
+            known = found.setdefault(weight.module, {}).setdefault(part, rounding)
+            if not known.equals(rounding):
                 raise self._wrong(f"{weight.module} joins layers whose inputs are rounded differently")
-            rounded[weight.module] = rounding
-        return rounded
+        return found
 
     def _rounding(self, name: str, inputs: Any, outputs: Any) -> Rounding:
         names = self._names_beside.get(name, {})

@@ -1,5 +1,6 @@
 """A quantized checkpoint, unpacked tensor by tensor: the same weights as transformers' loader gives."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fairbits.core.errors import InputError
+from fairbits.models.architecture.meta_model import model_class
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.unpacked import UnpackedCheckpoint, UnreadableLayoutError
+from fairbits.models.io.unpacked import UnpackedCheckpoint
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import StreamingModel
 
@@ -19,8 +22,12 @@ SCHEMES = {"3 bits": Scheme(3, 32), "4 bits": Scheme(4, "channel"), "8 bits": Sc
 
 
 def check_weights(checkpoint: UnpackedCheckpoint) -> None:
-    """All weights that a block-by-block pass loads are those of the whole model."""
-    expected = checkpoint.stored.load().state_dict()
+    """All weights that a block-by-block pass loads are those that transformers loads, and those of the whole model."""
+    config = copy.deepcopy(checkpoint.stored.config)
+    config.quantization_config["dequantize"] = True
+    loader = model_class(config)
+    expected = loader.from_pretrained(checkpoint.directory, config=config, dtype=torch.float32).state_dict()
+    whole = checkpoint.stored.load().state_dict()
     streamed = StreamingModel(checkpoint)
     streamed.load_outside(torch.arange(80), {})
     streamed.load_head()
@@ -30,6 +37,7 @@ def check_weights(checkpoint: UnpackedCheckpoint) -> None:
     assert loaded.keys() <= expected.keys()  # a loader keeps scales too
     for name, tensor in loaded.items():
         assert torch.equal(tensor, expected[name]), name
+        assert torch.equal(tensor, whole[name]), name
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -66,14 +74,14 @@ def test_another_method_is_refused(written: Path) -> None:
     config = json.loads((written / "config.json").read_text())
     config["quantization_config"]["quant_method"] = "gptq"
     (written / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnreadableLayoutError, match="packed by gptq"):
+    with pytest.raises(InputError, match="format = .pack-quantized"):
         UnpackedCheckpoint(Checkpoint(written))
 
 
 HEAD = "lm_head.weight"
 MAP = "model.layers.0.mlp.up_proj.weight"
 CHANGES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
-    "a zero point": (lambda t: t.update({f"{MAP}_zero_point": torch.zeros(1)}), "holds .*zero_point"),
+    "a zero point": (lambda t: t.update({f"{MAP}_zero_point": torch.zeros(1)}), "has zero points"),
     "a scale of nothing": (
         lambda t: t.update({"model.norm.weight_scale": torch.ones(1)}),
         "belongs to no packed weight",
@@ -82,7 +90,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
     "no scale": (lambda t: t.pop(f"{MAP}_scale"), "lack .*up_proj.weight_scale"),
     "ten codes in a word": (
         lambda t: t.update({f"{MAP}_packed": torch.zeros(96, 7, dtype=torch.int32)}),
-        "7 words for 64 codes, which are not packed densely",
+        "7 words for 96 rows of 64 codes, which are not packed densely",
     ),
     "a shape that is a number": (lambda t: t.update({f"{MAP}_shape": torch.tensor(6144)}), "not a matrix"),
 }
@@ -96,5 +104,5 @@ def test_another_layout_is_refused(written: Path, change: str) -> None:
         file.unlink()
     alter(tensors)
     save_file(tensors, written / "model.safetensors")
-    with pytest.raises(UnreadableLayoutError, match=message):
+    with pytest.raises(InputError, match=message):
         _ = UnpackedCheckpoint(Checkpoint(written)).architecture
