@@ -48,8 +48,7 @@ def run(options: argparse.Namespace) -> None:
     name = file_ending(options)
     answers = serve(options, models, texts, options.out / f"served{name}")
     results = [compared(case, path, texts[case.tokenizer], answers[case]) for case, path in models.items()]
-    versions = {reply["vllm"] for reply, _ in answers.values()}
-    content = json.dumps({"settings": settings(versions), "cases": results}, indent=1)
+    content = json.dumps({"settings": settings([reply for reply, _ in answers.values()]), "cases": results}, indent=1)
     write_files({options.out / f"{RESULTS}{name}.json": content.encode()})
 
 
@@ -64,10 +63,11 @@ def text_of(directory: Path) -> dict[str, Any]:
     return {"prompts": prompts, "texts": texts, "positions": 2 * LENGTH, "new_tokens": NEW_TOKENS}
 
 
-def settings(versions: set[str]) -> dict[str, Any]:
-    """Returns what the results depend on besides the cases; `versions` are those of vLLM."""
+def settings(replies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what the results depend on besides the cases: versions, and the processor that vLLM ran on."""
     return {
-        "vllm": ", ".join(sorted(versions)),
+        "vllm": ", ".join(sorted({reply["vllm"] for reply in replies})),
+        "machine": ", ".join(sorted({reply["machine"] for reply in replies if "machine" in reply})),
         "transformers": transformers.__version__,
         "compressed_tensors": compressed_tensors.__version__,
         "torch": torch.__version__,

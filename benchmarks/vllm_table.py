@@ -68,9 +68,11 @@ def lines(results: Mapping[str, Any], *, build: str = "CPU build") -> Iterator[s
     settings, every = results["settings"], results["cases"]
     shown = [case for case in every if not case["damaged"]]
     measured = next(case for case in shown if "losses" in case)
+    where = settings.get("machine") or "processor not recorded"
     yield (
-        f"vLLM {settings['vllm']} ({build}) and transformers {settings['transformers']} with compressed-tensors "
-        f"{settings['compressed_tensors']}, on the same files. Small models of the real classes, trained for seconds. "
+        f"vLLM {settings['vllm']} ({build}, {where}) and transformers {settings['transformers']} with "
+        f"compressed-tensors {settings['compressed_tensors']}, on the same files. Small models of the real classes, "
+        "trained for seconds. "
         f"{measured['prompts']} prompts and {settings['new_tokens']} greedy tokens each; the logits after every prompt "
         f"(their standard deviation in the first row is {measured['logits']['spread']:.1f}); texts in "
         f"{len(measured['losses'])} languages, {settings['texts_per_language']} of {settings['tokens_per_text']} "

@@ -9,6 +9,7 @@ computed by `PlainKernel`. On a GPU kernels of vLLM compute everything.
 
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def main(job_file: str, out: str) -> None:
             np.savez_compressed(file.with_suffix(".npz"), logits=logits)
         except Exception as problem:  # whatever vLLM says of a model is the result
             reply = {"error": reason(problem)}
-        file.write_text(json.dumps(reply | {"vllm": vllm.__version__}), "utf-8")
+        file.write_text(json.dumps(reply | {"vllm": vllm.__version__, "machine": platform.machine()}), "utf-8")
         cleanup_dist_env_and_memory()
 
 

@@ -97,6 +97,31 @@ def test_quiet_before_and_after_the_command(arguments, command) -> None:
     assert command(*arguments[:-1], "hebrw", *arguments[-1:])[2].startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("quantize", "embedded:tiny", "--policy", "rtn", "--out", "w4"),
+        ("tasks", "--languages", "eng,heb", "--out", "tasks"),
+        ("mix", "embedded:tiny", "--languages", "eng,heb", "--tokens", "1024", "--out", "mix.jsonl"),
+        ("imatrix", "embedded:tiny", "--languages", "eng,heb", "--tokens", "256", "--out", "importance.gguf"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_quiet_command_that_writes_prints_nothing(arguments, command, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(*arguments, "-q") == (0, "", "")
+    assert Path(arguments[-1]).exists()
+
+
+def test_a_quiet_result_has_no_notes(command) -> None:
+    arguments = ("plan", "embedded:tiny", "--policy", "laaciq", "--languages", "eng,heb", "--tokens", "256")
+    assert "\nNotes\n" in command(*arguments)[1]
+    code, printed, errors = command(*arguments, "-q")
+    assert (code, errors) == (0, "")
+    assert "embedded:tiny" in printed
+    assert "Notes" not in printed
+
+
 @pytest.mark.parametrize("arguments", [("inspect", "embedded:tiny"), ("theory", "--claim", "000-07"), ("doctor",)])
 def test_json_alone_on_stdout(arguments, command) -> None:
     code, printed, errors = command(*arguments, "--json")

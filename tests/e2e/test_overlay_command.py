@@ -73,7 +73,8 @@ def test_json_is_the_manifest_and_the_default_place_is_in_the_base(command, mode
 
 def test_what_was_made_is_used(command, model, base, tmp_path) -> None:
     overlays = tmp_path / "made"
-    assert command("overlay", model, "--base", base, *LITTLE, "--clusters", "1", "--out", overlays, "-q")[0] == 0
+    quiet = command("overlay", model, "--base", base, *LITTLE, "--clusters", "1", "--out", overlays, "-q")
+    assert quiet == (0, "", "")
     asked = ("--language", "en", "--max-tokens", "2", "--json")
     code, printed, errors = command("generate", base, "All human beings", "--overlays", overlays, *asked)
     assert code == 0, errors

@@ -36,6 +36,7 @@ SEEDS = [
         "logit_bias": {},
         "suffix": "",
     },
+    {"model": "tiny", "prompt": [[5, 6], [7]], "max_tokens": 0, "echo": True, "logprobs": 1, "prompt_logprobs": 2},
 ]
 PATHS = (
     "/v1/completions",
@@ -75,13 +76,15 @@ def body_target() -> Target:
             json.dumps(problem.as_data()).encode("ascii")
             raise Refused(problem.message) from None
         rule(
-            all(isinstance(prompt, str) and prompt for prompt in request.prompts) and bool(request.prompts),
+            all(isinstance(prompt, str | tuple) and prompt for prompt in request.prompts) and bool(request.prompts),
             "a prompt is empty",
         )
-        for text in (*request.prompts, *request.stops, request.model, request.language or ""):
+        texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
+        for text in (*texts, *request.stops, request.model, request.language or ""):
             text.encode("utf-8")
         rule(
-            1 <= request.max_tokens <= LIMITS.max_tokens and 1 <= request.n <= LIMITS.max_queue,
+            (not request.echo and request.prompt_logprobs is None) <= request.max_tokens <= LIMITS.max_tokens
+            and 1 <= request.n <= LIMITS.max_queue,
             "more is asked than allowed",
         )
         rule(request.temperature == 0 or 0.01 <= request.temperature <= 2, f"a temperature is {request.temperature}")

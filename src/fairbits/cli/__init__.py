@@ -42,7 +42,7 @@ def fairbits(
     ] = False,
     quiet: Annotated[
         bool,
-        _flag("--quiet", "-q", help="Print no progress, notes or signature.", callback=_be_quiet, expose_value=False),
+        _flag("--quiet", "-q", help="Print nothing but results and errors.", callback=_be_quiet, expose_value=False),
     ] = False,
     debug: Annotated[
         bool, _flag("--debug", help="Show the traceback of an error.", callback=_debug, expose_value=False)

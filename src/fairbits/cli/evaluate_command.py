@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
-from fairbits.cli.terminal import print_json, print_notes, print_signature, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_tables, print_written, stages
 from fairbits.core.errors import InputError
 from fairbits.evaluation.signature import Signature
 from fairbits.text.corpus import Corpus, TextRequest
@@ -113,7 +113,7 @@ def evaluate(
         print_json(scores.summary())
     else:
         print_tables(scores.tables())
-        print_signature(scores.signature())
+        print_written(line=f"signature: {scores.signature()}")
         from fairbits.evaluation.meaning import SUGGESTED, advice_for
 
         if not scores.meaning.acceptable:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.cli import completion, compute, early_checks, options
-from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_written, stages
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_directory
 from fairbits.core.table import Table
@@ -99,7 +99,7 @@ def imatrix(
         measured.save(out_file, per_language=per_language)
         result, notes = measured.mix, measured.notes
     print_notes(notes)
-    print_json(imatrix_data(result)) if as_json else print_tables([imatrix_table(result)])
+    print_json(imatrix_data(result)) if as_json else print_written([imatrix_table(result)])
 
 
 def files_with_weights(arguments: Sequence[str]) -> list[tuple[str, float]]:

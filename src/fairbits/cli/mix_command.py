@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fairbits.cli import completion, early_checks, options
-from fairbits.cli.terminal import print_json, print_notes, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_written, stages
 from fairbits.core.errors import InputError
 from fairbits.core.table import Cell, Table
 from fairbits.text.language_codes import language_from_code
@@ -79,7 +79,7 @@ def mix(
         )
     options.write_out(out_file, result.save)
     print_notes((*options.language_notes(names or ()), *result.notes))
-    print_json(result.manifest) if as_json else print_tables([mix_table(result)])
+    print_json(result.manifest) if as_json else print_written([mix_table(result)])
 
 
 def mix_table(mix: Mix) -> Table:

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.cli import completion, compute, early_checks, options
-from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_written, stages
 from fairbits.core.checks import one_of
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_directory
@@ -95,9 +95,9 @@ def overlay(
     if as_json:
         print_json(read_object(directory / MANIFEST))
         return
-    print_tables([_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record)])
     command = f"fairbits generate {quote(base)} --overlays {quote(str(directory))}"
-    print_line(f"wrote {directory}; next: {command}")
+    tables = (_overlay_table(overlays), _language_table(overlays), _cluster_table(overlays.record))
+    print_written(tables, f"wrote {directory}; next: {command}")
 
 
 def parse_budget(text: str) -> float:

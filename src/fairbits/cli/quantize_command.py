@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fairbits.cli import compute, early_checks, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
-from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, stages
+from fairbits.cli.terminal import print_json, print_notes, print_written, stages
 from fairbits.core.errors import InputError
 from fairbits.core.files import check_directory
 from fairbits.core.torchrun import this_process
@@ -138,11 +138,11 @@ def quantize(
     if as_json:
         print_json(result.as_data())
         return
-    print_tables(result.tables(checkpoint))
     named = {"reference": model, "languages": languages, "text": text}
     flags = (f"{options.spell_flag(name)} {quote(str(value))}" for name, value in named.items() if value is not None)
     directory = quote(str(out_directory))
-    print_line(f"wrote {directory}; next: fairbits evaluate {directory} {' '.join(flags)}")
+    following = f"wrote {directory}; next: fairbits evaluate {directory} {' '.join(flags)}"
+    print_written(result.tables(checkpoint), following)
 
 
 def _check_early(

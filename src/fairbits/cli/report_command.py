@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion, options
-from fairbits.cli.terminal import print_line, print_notes, stages
+from fairbits.cli.terminal import print_notes, print_written, stages
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_files
 
@@ -82,14 +82,14 @@ def report(
         facts = result.save_for_hub(out_file, **named)
         print_notes(facts.notes)
         upload = shlex.join(["hf", "upload", facts.repository, str(out_file)])
-        print_line(f"wrote README.md and other files into {out_file}; upload it: {upload}")
+        print_written(line=f"wrote README.md and other files into {out_file}; upload it: {upload}")
         return
     if out_file is not None:
         write_files({out_file.resolve(): written.encode()})
     if out_file is None or as_json:
         typer.echo(written, nl=False)
     else:
-        print_line(f"wrote {out_file}")
+        print_written(line=f"wrote {out_file}")
 
 
 def _form(form: str | None, as_json: bool) -> str | None:

@@ -1,13 +1,14 @@
 """The command `run` on the command line."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from fairbits.cli import completion, compute, early_checks, options, policy_options
 from fairbits.cli.estimate_table import print_estimates
-from fairbits.cli.terminal import out, print_done, print_json, print_notes, print_tables, stages
+from fairbits.cli.terminal import err, out, print_done, print_json, print_notes, print_tables, stages
 from fairbits.core.checks import whole
 from fairbits.core.errors import FairbitsError, count_of
 from fairbits.core.files import RUN_FILE, check_directory
@@ -159,7 +160,7 @@ def _print_run(run: "FinishedRun", *, as_json: bool) -> None:
         return
     print_tables(run_tables(run))
     out.print()
-    for line in next_steps(run):
+    for line in islice(next_steps(run), 1 if err.quiet else None):
         out.print(rich_text(line), soft_wrap=True)
 
 
@@ -272,4 +273,4 @@ def runs_tables(result: "FinishedRuns") -> list[Table]:
     title = f"divergence, {number.prefix}bits per byte"
     headers = ("model", "worst language", "mean", "size")
     table = Table(title, headers, tuple(rows), (dim(MODELS_LEGEND),), ("",), left=(1, 2))
-    return [table, *notes_table(f"{name}: {problem}" for name, problem in result.failed.items())]
+    return [table, *notes_table((f"{name}: {problem}" for name, problem in result.failed.items()), "Failed")]

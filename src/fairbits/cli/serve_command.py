@@ -36,6 +36,9 @@ def serve(
     max_body: Annotated[int, options.option("Maximum bytes per request.", "N", min=1024)] = 1 << 20,
     max_queue: Annotated[int, options.option("Maximum completions in the queue.", "N", min=1)] = 256,
     max_batch: Annotated[int, options.option("Maximum completions decoded together.", "N", min=1)] = 8,
+    max_logprobs: Annotated[
+        int, options.option("Maximum log-probabilities per token that a request may ask for; -1 for all.", "N", min=-1)
+    ] = 20,
     timeout: Annotated[
         float, options.option("Time limit per request, in seconds.", "SECONDS", min=0.1, max=86400)
     ] = 300.0,
@@ -61,7 +64,7 @@ def serve(
 
     check_installed()
     key, model_name = read_key(api_key_file), _model_name(base, name)
-    limits = Limits(max_tokens, max_prompt_tokens, max_body, max_queue, max_batch, timeout)
+    limits = Limits(max_tokens, max_prompt_tokens, max_body, max_queue, max_batch, timeout, max_logprobs)
     address = bind(host, port)
     if not address.is_loopback and key is None:
         print_notes([f"other machines can reach {host}, and there is no --api-key-file: anyone can send requests"])

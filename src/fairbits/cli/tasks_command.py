@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fairbits.api.lm_eval_tasks import TaskFiles, write_tasks
 from fairbits.cli import completion, options
-from fairbits.cli.terminal import print_json, print_notes, print_tables
+from fairbits.cli.terminal import print_json, print_notes, print_written
 from fairbits.core.table import Table, dim
 from fairbits.text.language_codes import short_name
 
@@ -51,7 +51,7 @@ def tasks(
         name=name,
     )
     print_notes(written.notes)
-    print_json(written.as_data()) if as_json else print_tables([tasks_table(written)])
+    print_json(written.as_data()) if as_json else print_written([tasks_table(written)])
 
 
 def tasks_table(written: TaskFiles) -> Table:
@@ -64,6 +64,13 @@ def tasks_table(written: TaskFiles) -> Table:
     path, groups = shlex.quote(str(written.directory)), ",".join(written.groups.values())
     command = (
         f"lm_eval --model hf --model_args pretrained=MODEL --include_path {path} --tasks {groups} --log_samples "
-        "--output_path DIR"
+        "--output_path DIR --batch_size 16"
     )
-    return Table("", ("language", "code", *(f"{kind} items" for kind in written.items)), rows, ("", command), left=(1,))
+    advice = "On a CPU, write pretrained=MODEL,dtype=float32: types of 16 bits can be many times slower there."
+    return Table(
+        "",
+        ("language", "code", *(f"{kind} items" for kind in written.items)),
+        rows,
+        ("", command, "", advice),
+        left=(1,),
+    )

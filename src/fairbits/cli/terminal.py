@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fairbits.core.errors import printable
 from fairbits.core.progress import BYTES, Progress, unit_of
-from fairbits.core.table import Table, render_tables
+from fairbits.core.table import NOTES, Table, render_tables
 from fairbits.core.torchrun import this_process
 
 BROKEN_PIPE = 141
@@ -40,7 +40,7 @@ err = Screen(stderr=True, emoji=False)
 
 
 def hush(quiet: bool) -> None:
-    """Silences notes, progress and signatures, or shows them again; errors are always shown."""
+    """Silences all but results and errors, or shows it again."""
     err.quiet = quiet
 
 
@@ -159,15 +159,17 @@ def short_number(number: float) -> str:
     return f"{number / unit:.{int(unit > 1)}f}{suffix}"
 
 
-def print_signature(signature: object) -> None:
-    """Prints a signature on one line, however long, so that it can be copied; not if notes are silenced."""
-    if not err.quiet:
-        out.print(Text(printable(f"signature: {signature}"), style="dim"), soft_wrap=True)
-
-
 def print_tables(tables: Iterable[Table]) -> None:
-    """Prints tables on stdout."""
-    out.print(render_tables(tables))
+    """Prints tables on stdout; those of notes not if notes are silenced."""
+    out.print(render_tables(table for table in tables if not (err.quiet and table.title == NOTES)))
+
+
+def print_written(tables: Sequence[Table] = (), line: str = "") -> None:
+    """Prints on stdout what is in the files that a command wrote, and a line; nothing if notes are silenced."""
+    if tables and not err.quiet:
+        print_tables(tables)
+    if line and not err.quiet:
+        print_line(line)
 
 
 def print_line(line: str) -> None:

@@ -26,6 +26,7 @@ ROWS = 12  # the most rows of a table as text; of a longer one the first rows ar
 STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR_LENGTH = 8  # characters
+NOTES = "Notes"  # the title of a table of notes
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")  # but not an underscore within a word
 FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")  # make a list or a heading at the beginning of a line
 LINK = re.compile(r"@(?=\w)|www(?=\.)|:(?=//)", re.IGNORECASE)  # renderers make links of plain addresses
@@ -142,7 +143,7 @@ def render_tables(tables: Iterable[Table]) -> Group:
     return Group(first.terminal(), *(part for table in rest for part in ("", table.terminal(indent=2))))
 
 
-def notes_table(notes: Iterable[str], title: str = "Notes") -> list[Table]:
+def notes_table(notes: Iterable[str], title: str = NOTES) -> list[Table]:
     """Returns a table without rows that shows the notes; none if there are no notes."""
     lines: list[Cell] = list(notes)
     return [Table(title, below=tuple(lines))] if lines else []

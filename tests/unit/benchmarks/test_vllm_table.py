@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vllm_table import BEGIN, END, row, write_table
+from vllm_table import BEGIN, END, lines, row, write_table
 
 SERVED: dict[str, Any] = {
     "family": "llama",
@@ -27,6 +27,7 @@ FAILED = {key: SERVED[key] for key in ("family", "bits", "group", "policy", "dty
 }
 SETTINGS = {
     "vllm": "0.32.0",
+    "machine": "x86_64",
     "transformers": "5.22.2",
     "compressed_tensors": "0.20.0",
     "new_tokens": 8,
@@ -49,9 +50,11 @@ def test_the_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     for _ in range(2):  # the second time it replaces what the first has written
         write_table(results, page)
     text = page.read_text("utf-8")
-    assert text.startswith(f"before\n\n{BEGIN}\n\nvLLM 0.32.0 (CPU build) and transformers 5.22.2")
+    assert text.startswith(f"before\n\n{BEGIN}\n\nvLLM 0.32.0 (CPU build, x86_64) and transformers 5.22.2")
     assert text.endswith(
         f"logits then differ by up to 0.0042, and the loss of a language by up to 0.0003.\n\n{END}\n\nafter\n"
     )
     assert "old" not in text
+    earlier = {"settings": {key: SETTINGS[key] for key in SETTINGS if key != "machine"}, "cases": [SERVED]}
+    assert "(CPU build, processor not recorded)" in next(lines(earlier))
     assert sum(line.startswith("| Llama |") for line in text.splitlines()) == 2

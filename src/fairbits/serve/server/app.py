@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairbits.core.errors import InputError
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
+from fairbits.serve.overlays.generation import decode_text
 from fairbits.serve.overlays.overlay_files import BASE
 from fairbits.serve.server.decoding import ChoiceEvent, PendingChoice
 from fairbits.serve.server.request import (
@@ -97,21 +98,27 @@ class Service:
         choices: list[PendingChoice] = []
         for prompt in request.prompts:
             try:
-                served = self._model.choose(prompt, language=request.language)
+                ids = () if isinstance(prompt, str) else self._tokenize(prompt, request.max_tokens)
+                text = prompt if isinstance(prompt, str) else decode_text(self._model.tokenizer, ids)
+                served = self._model.choose(text, language=request.language)
             except InputError as problem:
                 param = "language" if request.language else "prompt"
                 raise RequestError(400, str(problem), param=param) from None
-            ids = self._tokenize(prompt, request.max_tokens)
+            ids = ids or self._tokenize(prompt, request.max_tokens)
+            echo, scored = text * request.echo, request if request.scored else None
             for _ in range(request.n):
                 sampling = request.sampling
                 if sampling.seed is not None:  # the choices of one request differ, and are the same the next time
                     sampling = replace(sampling, seed=(sampling.seed + len(choices)) % 2**63)
-                limits = (request.max_tokens, request.stops)
-                choices.append(PendingChoice(len(choices), ids, served, *limits, sampling, request.stream, emit))
+                limits, rest = (request.max_tokens, request.stops), (echo, scored)
+                choices.append(PendingChoice(len(choices), ids, served, *limits, sampling, request.stream, emit, *rest))
         return choices
 
-    def _tokenize(self, prompt: str, new: int) -> tuple[int, ...]:
-        ids = self._model.tokenizer(prompt, verbose=False)["input_ids"]
+    def _tokenize(self, prompt: str | tuple[int, ...], new: int) -> tuple[int, ...]:
+        ids = self._model.tokenizer(prompt, verbose=False)["input_ids"] if isinstance(prompt, str) else prompt
+        last = self._model.model.config.get_text_config().vocab_size - 1
+        if ids and max(ids) > last:
+            raise RequestError(400, f"a prompt has the token id {max(ids)}; the last one is {last}", param="prompt")
         if not ids:
             raise RequestError(400, "a prompt has no tokens; send text to continue", param="prompt")
         most = max(min(self.limits.max_prompt_tokens, self._positions - new), 0)

@@ -1,6 +1,6 @@
 """Decoding: choices of one overlay in a batch, each with its own end, and their tokens as text."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -11,19 +11,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 from fairbits.serve.overlays.adaptive_model import Choice
 from fairbits.serve.overlays.generation import Prompt, decode_text, generate_batch, settings_for
-from fairbits.serve.server.request import Sampling
+from fairbits.serve.server.log_probabilities import log_probabilities
+from fairbits.serve.server.request import CompletionRequest, Sampling
 
 CONTEXT = 6
 """Tokens of the prompt that are decoded as well: whether a word begins with a space depends on what precedes it."""
+NO_SCORES = {"logprobs": None}
 INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not, or not yet, a character
 
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Text that is added to a choice; `finish_reason` comes with the last chunk."""
+    """Text that is added to a choice; `finish_reason` and log-probabilities come with the last chunk."""
 
     text: str
     finish_reason: str | None = None
+    scores: Mapping[str, Any] = field(default_factory=lambda: NO_SCORES)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class PendingChoice:
     """One choice of a request. The decoding thread writes `tokens`; any thread may set `cancelled`.
 
     `emit` receives chunks as they come if `stream`, else one chunk with all the text; called by another thread.
+    `echo` is the text to begin with, and `scored` the request if it wants log-probabilities.
     """
 
     index: int
@@ -51,6 +55,8 @@ class PendingChoice:
     sampling: Sampling
     stream: bool
     emit: Callable[[ChoiceEvent], None]
+    echo: str = ""
+    scored: CompletionRequest | None = None
     tokens: int = 0
     cancelled: bool = False
     arrived_at: float = field(default_factory=perf_counter)
@@ -59,6 +65,8 @@ class PendingChoice:
     def batch_key(self) -> Hashable:
         """What choices must share to be decoded together; one with a seed is decoded alone, to be reproducible."""
         overlay, sampling = self.served.overlay, self.sampling
+        if not self.max_tokens:
+            return (overlay, None)
         if sampling.temperature == 0:
             return (overlay,)
         if sampling.seed is not None:
@@ -128,24 +136,36 @@ class ChoiceWriter:
     def __init__(self, choice: PendingChoice, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> None:
         self.choice = choice
         self.done = False
+        self.generated: list[int] = []
         self._ends = ends
         self._detokenizer = Detokenizer(tokenizer, choice.prompt)
         self._stop = StopFilter(choice.stops)
-        self._texts: list[str] = []
+        self._texts = [choice.echo]
+        self._reason: str | None = None
 
     def add(self, token: int) -> None:
         choice = self.choice
         choice.tokens += 1
+        self.generated.append(token)
         ended, full = token in self._ends, choice.tokens >= choice.max_tokens
         text = "" if ended else self._stop.add(self._detokenizer.add(token))
         if ended or full:
             text += self._stop.add(self._detokenizer.flush()) + self._stop.flush()
         self._emit(text, "stop" if ended or self._stop.stopped else "length" if full else None)
 
+    def finish(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Emits a choice that has no new tokens, or whose log-probabilities were still to be computed."""
+        choice, request, scores = self.choice, self.choice.scored, dict[str, Any](NO_SCORES)
+        if request is not None:
+            ids, detokenizer = [*choice.prompt, *self.generated], Detokenizer(tokenizer, ())
+            pieces = [detokenizer.add(token) for token in ids]
+            scores |= log_probabilities(model, tokenizer, request, ids, prompt=len(choice.prompt), pieces=pieces)
+        choice.emit((choice.index, TextChunk("".join(self._texts), self._reason or "length", scores)))
+
     def _emit(self, text: str, reason: str | None) -> None:
-        self.done = reason is not None
+        self.done, self._reason = reason is not None, reason
         self._texts.append(text)
-        if reason or (text and self.choice.stream):
+        if self.choice.scored is None and (reason or (text and self.choice.stream)):
             self.choice.emit((self.choice.index, TextChunk("".join(self._texts), reason)))
             self._texts.clear()
 
@@ -161,7 +181,7 @@ def decode(
     """Decodes choices with the same batch key together, until `halted`; reports the seconds to each first token."""
     sampling, most = batch[0].sampling, max(choice.max_tokens for choice in batch)
     # the sampling defaults of the model do not apply
-    options: dict[str, Any] = {"do_sample": sampling.temperature != 0, "num_beams": 1, "max_new_tokens": most}
+    options: dict[str, Any] = {"do_sample": sampling.temperature != 0, "num_beams": 1, "max_new_tokens": most or 1}
     if options["do_sample"]:
         options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
     settings = settings_for(model, tokenizer, options, seed=sampling.seed)
@@ -181,4 +201,9 @@ def decode(
 
     criteria: Any = StoppingCriteriaList([monitor])
     watched = replace(settings, options={**settings.options, "stopping_criteria": criteria})
-    generate_batch(model, tokenizer, [Prompt(i, "", choice.prompt) for i, choice in enumerate(batch)], watched)
+    if most:
+        generate_batch(model, tokenizer, [Prompt(i, "", choice.prompt) for i, choice in enumerate(batch)], watched)
+    for writer in writers:
+        waiting = not most or (writer.done and writer.choice.scored is not None)
+        if waiting and not writer.choice.cancelled and not halted():
+            writer.finish(model, tokenizer)

@@ -34,6 +34,7 @@ COOLEST, HOTTEST = 0.01, 2.0
 UNSUPPORTED = "left out: it is not supported"
 
 Text = Annotated[str, Field(min_length=1)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 One = Annotated[float, Field(ge=1, le=1)]  # Literal[1] would accept true
@@ -79,6 +80,13 @@ class Limits:
     max_queue: int = 256
     max_batch: int = 8
     timeout: float = 300.0
+    max_logprobs: int = 20
+
+    @property
+    def words(self) -> dict[str, Any]:
+        most = self.max_logprobs
+        counts = f"from 0 to {most}" if most >= 0 else "of at least -1, which stands for all"
+        return {**asdict(self), "counts": counts}
 
 
 @dataclass(frozen=True)
@@ -115,11 +123,17 @@ class CompletionRequest(Body):
     """A request for completions. The description of a field completes the sentence "it must be …"."""
 
     model: Text = Field(description="a string with at least one character")
-    prompt: Text | Annotated[list[Text], Field(min_length=1)] = Field(
-        description="a string or a list of strings, none of them empty; tokens are not supported"
-    )
+    prompt: (
+        Text | Annotated[list[Text], Field(min_length=1)] | Tokens | Annotated[list[Tokens], Field(min_length=1)]
+    ) = Field(description="a string, a list of token ids, or a list of either, none of them empty")
     language: Text | None = Field(None, description="the name or code of a language")
-    max_tokens: int = Field(ge=1, description="a whole number from 1 to {max_tokens}")
+    echo: bool = Field(False, description="true or false")
+    stream: bool = Field(False, description="true or false")
+    logprobs: int | None = Field(None, ge=-1, description="a whole number {counts}; not together with stream")
+    prompt_logprobs: int | None = Field(None, ge=-1, description="a whole number {counts}; not together with stream")
+    max_tokens: int = Field(
+        ge=0, description="a whole number from 1 to {max_tokens}; or 0, together with echo or prompt_logprobs"
+    )
     temperature: Zero | Annotated[float, Field(ge=COOLEST, le=HOTTEST)] = Field(
         1.0, description=f"0, or a number from {COOLEST} to {HOTTEST:g}"
     )
@@ -129,24 +143,26 @@ class CompletionRequest(Body):
         [], description="a string, or a list of at most 4 strings, each of 1 to 256 characters"
     )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="a whole number of 64 bits")
-    stream: bool = Field(False, description="true or false")
     stream_options: StreamOptions = Field(
         StreamOptions(), description="an object with include_usage, given only together with stream"
     )
     user: Any = None
     best_of: One = Field(1.0, description=UNSUPPORTED)
-    echo: Off = Field(False, description=UNSUPPORTED)
     frequency_penalty: Zero = Field(0.0, description=UNSUPPORTED)
     logit_bias: dict[str, Any] = Field({}, max_length=0, description=UNSUPPORTED)
-    logprobs: None = Field(None, description=UNSUPPORTED)
     presence_penalty: Zero = Field(0.0, description=UNSUPPORTED)
     suffix: Literal[""] = Field("", description=UNSUPPORTED)
 
-    @field_validator("max_tokens", "n")
+    @field_validator("max_tokens", "n", "logprobs", "prompt_logprobs")
     @classmethod
     def within_limits(cls, value: int, info: ValidationInfo) -> int:
-        limits: Any = info.context
-        if value > (limits.max_tokens if info.field_name == "max_tokens" else limits.max_queue):
+        limits, before = info.context, info.data  # type: Any, Any
+        most: int = {"max_tokens": limits.max_tokens, "n": limits.max_queue}.get(
+            str(info.field_name), limits.max_logprobs
+        )
+        scores = info.field_name in ("logprobs", "prompt_logprobs")
+        useful = value or scores or before.get("echo") or before.get("prompt_logprobs") is not None
+        if not useful or (most >= 0 and not 0 <= value <= most) or (scores and before.get("stream")):
             raise ValueError
         return value
 
@@ -158,8 +174,15 @@ class CompletionRequest(Body):
         return value
 
     @property
-    def prompts(self) -> tuple[str, ...]:
-        return (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt)
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """Texts or token ids."""
+        single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        prompts: Any = [self.prompt] if single else self.prompt
+        return tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts)
+
+    @property
+    def scored(self) -> bool:
+        return self.logprobs is not None or self.prompt_logprobs is not None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -211,7 +234,7 @@ def parse_request(body: bytes, limits: Limits) -> CompletionRequest:
     except ValidationError as problem:
         name = str(problem.errors(include_url=False, include_context=False)[0]["loc"][0])
         value = "missing" if data.get(name) is None else f"{data[name]!r:.60}"
-        rule = str(CompletionRequest.model_fields[name].description).format(**asdict(limits))
+        rule = str(CompletionRequest.model_fields[name].description).format(**limits.words)
         raise RequestError(400, f"{name} is {value}; it must be {rule}", param=name) from None
 
 

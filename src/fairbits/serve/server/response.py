@@ -106,7 +106,7 @@ class Responder:
             yield index, event
 
     def _choice(self, index: int, chunk: TextChunk) -> dict[str, Any]:
-        data = {"index": index, "text": chunk.text, "finish_reason": chunk.finish_reason, "logprobs": None}
+        data = {"index": index, "text": chunk.text, "finish_reason": chunk.finish_reason, **chunk.scores}
         return data if chunk.finish_reason is None else {**data, "fairbits": self.choices[index].served.as_data()}
 
     def _usage(self) -> dict[str, int]:

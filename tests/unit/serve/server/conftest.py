@@ -59,12 +59,16 @@ def running(model: AdaptiveModel) -> Callable[..., Any]:
 
     @contextmanager
     def running(
-        key: str | None = None, loopback_only: bool = True, send_buffer: int | None = None, **limits: Any
+        key: str | None = None,
+        loopback_only: bool = True,
+        send_buffer: int | None = None,
+        served: AdaptiveModel = model,
+        **limits: Any,
     ) -> Iterator[Running]:
         address = bind("127.0.0.1", 0)
         if send_buffer is not None:  # what the system holds for clients that do not read
             address.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        service = Service(model, "tiny", Limits(**limits))
+        service = Service(served, "tiny", Limits(**limits))
         server = make_server(service, create_app(service, key=key, loopback_only=loopback_only))
         address.socket.listen(256)
         thread = threading.Thread(target=server.run, args=([address.socket],))

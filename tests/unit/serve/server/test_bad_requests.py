@@ -40,7 +40,8 @@ def send(
 GOOD: dict[str, Any] = {"model": "tiny", "prompt": "Hello", "max_tokens": 2, "temperature": 0}
 FIELDS = [
     ("prompt", None), ("prompt", 7), ("prompt", {}), ("prompt", []), ("prompt", ""), ("prompt", ["a", ""]),
-    ("prompt", [1, 2]), ("prompt", [[1, 2]]), ("prompt", ["a", None]), ("prompt", "half \ud800 of a pair"),
+    ("prompt", [1, -2]), ("prompt", [[1], []]), ("prompt", [[1], "a"]), ("prompt", [True]), ("prompt", [1.5]),
+    ("prompt", [10**9]), ("prompt", [[1], [16_384]]), ("prompt", ["a", None]), ("prompt", "half \ud800 of a pair"),
     ("model", None), ("model", 3), ("model", ""),
     ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", "9"), ("max_tokens", True),
     ("max_tokens", 513), ("max_tokens", 10**400),
@@ -51,7 +52,9 @@ FIELDS = [
     ("stop", ["a"] * 5), ("stop", ""), ("stop", [1]), ("stop", {}), ("stop", "x" * 300), ("stop", "\udfff"),
     ("seed", 1.5), ("seed", 2**63), ("seed", "one"),
     ("stream", "yes"), ("stream_options", {"include_usage": True}),
-    ("echo", True), ("logprobs", 3), ("logprobs", 0), ("best_of", 2), ("best_of", True), ("suffix", "end"),
+    ("echo", 1), ("logprobs", 21), ("logprobs", -1), ("logprobs", True),
+    ("prompt_logprobs", -1), ("prompt_logprobs", 1.0),
+    ("best_of", 2), ("best_of", True), ("suffix", "end"),
     ("logit_bias", {"5": 1}), ("frequency_penalty", 0.5), ("presence_penalty", -1),
     ("language", "klingon"), ("language", 4), ("language", "\ud800"),
     ("unheard_of", 1), ("unheard_of", None), ("echo", 0), ("echo", ""), ("suffix", 0), ("stream", 0), ("seed", True),
@@ -65,6 +68,21 @@ def test_a_field_that_is_wrong_is_named(server: Running, name, value) -> None:
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", name)
     assert 10 < len(error["message"]) < 400
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0, "logprobs": 1}, "max_tokens"),
+        ({"logprobs": 1, "stream": True}, "logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ],
+)
+def test_fields_that_do_not_go_together(server: Running, asked, name) -> None:
+    status, error, _ = send(server, {**GOOD, **asked})
+    assert (status, error["param"]) == (400, name)
+    assert "together with" in error["message"]
 
 
 @pytest.mark.parametrize(
