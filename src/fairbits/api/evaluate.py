@@ -64,10 +64,10 @@ def evaluate(
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
     check_not_swapped(after, before)
-    corpus = open_corpus_for(before, text, languages)
     check_readable(after)  # before anything that takes time
     check_readable(before)
     before = before.plain or before
+    corpus = open_corpus_for(before, text, languages)
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
