@@ -33,7 +33,8 @@ from fairbits.text.language_codes import short_name
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/practice"
 CSV, PAGE = ROOT / "docs/assets/practice.csv", ROOT / "docs/practice.md"
-BEGIN, END = "<!-- written by benchmarks/practice.py table -->", "<!-- end of the tables -->"
+SUMMARY, BEGIN = "<!-- summary: benchmarks/practice.py table -->", "<!-- details: benchmarks/practice.py table -->"
+END = "<!-- end of the tables -->"
 MODELS = {
     "gemma-3-270m": "Gemma-3-270M",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
@@ -236,6 +237,31 @@ def _ends(estimate: Estimate) -> list[tuple[str, float]]:
     return [("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)]
 
 
+def summary(rows: Sequence[Row]) -> str:
+    """Returns one table of all models: what changes in the worst language and in English, and the ratio of their KL."""
+    by_place = {(row["model"], row["variant"], row["language"]): row for row in rows}
+    lines = []
+    for variant, title in TITLES.items():
+        cells = []
+        for model in MODELS:
+            worst, english = (by_place.get((model, variant, name)) for name in ("worst", "eng_Latn"))
+            if worst is None or english is None:
+                cells += ["–", "–", "–"]
+                continue
+            ratio = float(worst["kl_bits_per_byte"]) / float(english["kl_bits_per_byte"])
+            share = percent(float(worst["changed"]))
+            cells += [
+                f"{share} {short_name(worst['changed_code'])}",
+                percent(float(english["changed"])),
+                f"{ratio:.1f}",
+            ]
+        lines.append((title, *cells))
+    headers = [(f"{short}: worst", "English", "KL ratio") for short in ("Gemma 270M", "Qwen 0.5B", "Qwen 1.5B")]
+    return Table(
+        "", ("variant", *(header for part in headers for header in part)), tuple(lines), left=(0, 1, 4, 7)
+    ).markdown()
+
+
 def tables(rows: Sequence[Row]) -> str:
     """Returns one table for every model: what changes most, what English shows, and the mean over languages."""
     headers = (
@@ -285,13 +311,16 @@ def table(options: argparse.Namespace) -> None:
             writer.writeheader()
             writer.writerows(rows)
     with CSV.open(encoding="utf-8", newline="") as file:
-        text = tables(list(csv.DictReader(file)))
-    print(text)
-    before, mark, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (mark and end):
-        sys.exit(f"{PAGE} has no marks for the tables")
-    write_files({PAGE: f"{before}{BEGIN}\n\n{text}\n\n{END}{after}".encode()})
+        stored = list(csv.DictReader(file))
+    page = PAGE.read_text(encoding="utf-8")
+    for mark, text in ((SUMMARY, summary(stored)), (BEGIN, tables(stored))):
+        print(text)
+        before, begin, rest = page.partition(mark)
+        _, end, after = rest.partition(END)
+        if not (begin and end):
+            sys.exit(f"{PAGE} has no {mark}")
+        page = f"{before}{mark}\n\n{text}\n\n{END}{after}"
+    write_files({PAGE: page.encode()})
 
 
 def speed(options: argparse.Namespace) -> None:

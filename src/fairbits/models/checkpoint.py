@@ -423,12 +423,10 @@ class UnpackedCheckpoint(Checkpoint):
     ) -> PreTrainedModel:
         """Returns the model in eval mode, which rounds activations as the files say."""
 
-        def read(name: str) -> torch.Tensor:
-            if not is_gpu(device):
-                return self.read(name)
+        def read_there(name: str) -> torch.Tensor:
             return self.unpack(name, lambda part: self.stored.read_pinned(part).to(device, non_blocking=True))
 
-        loaded = StreamingModel(self, device, dtype=dtype, read=read)
+        loaded = StreamingModel(self, device, dtype=dtype, read=read_there if is_gpu(device) else self.read)
         loaded.load_all(copies=not read_only)
         return loaded.model
 

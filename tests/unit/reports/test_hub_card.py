@@ -243,27 +243,30 @@ def test_the_widths_are_those_of_the_plan(report_content) -> None:
     assert stored_widths(modified, {}).suffix == "W3-8A16-channel"
 
 
+def packed_as(*weights: dict[str, object]) -> dict[str, object]:
+    """Returns what config.json says of a checkpoint with a group for each scheme of weights."""
+    groups = {f"group_{i}": {"targets": ["Linear"], "weights": how} for i, how in enumerate(weights)}
+    status = {"quantization_status": "compressed", "format": "pack-quantized"}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, **status}
+
+
 @pytest.mark.parametrize(
     ("stored", "widths"),
     [
         (None, Widths((), None, None)),
         ({"quant_method": "gptq", "bits": 4, "group_size": 64}, Widths((4,), 64, "gptq")),
+        (packed_as({"num_bits": 4, "group_size": 128, "strategy": "group"}), FOUR),
         (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128, "strategy": "group"}}},
-            },
-            FOUR,
+            packed_as({"num_bits": 8, "strategy": "channel"}, {"num_bits": 4, "strategy": "channel"}),
+            Widths((4, 8), "channel", "compressed-tensors"),
         ),
         (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "a": {"weights": {"num_bits": 8, "group_size": None, "strategy": "channel"}},
-                    "b": {"weights": {"num_bits": 4, "group_size": None, "strategy": "channel"}},
-                },
-            },
-            Widths((4, 8), "channel", "compressed-tensors"),
+            {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+            Widths((8,), "block", "fp8", floats=True, inputs=8),
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16},
+            Widths((4,), 16, "modelopt", floats=True, inputs=4),
         ),
         ({"quant_method": 7, "bits": "four", "config_groups": [1]}, Widths((), None, None)),
         ({"config_groups": {"a": 3, "b": {"weights": 4}}}, Widths((), None, None)),

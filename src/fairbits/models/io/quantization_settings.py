@@ -171,6 +171,10 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
     bare = next((name for name, group in config.config_groups.items() if group.weights is None), None)
     if bare is not None:
         raise InputError(f"{where} has {bare}, which rounds activations of layers whose weights are plain; not read")
+    schemes = [how for group in config.config_groups.values() for how in _parts(group)]
+    odd = next((how.num_bits for how in [*schemes, config.kv_cache_scheme] if how and not 1 < how.num_bits <= 8), None)
+    if odd is not None:
+        raise InputError(f"{where} has num_bits = {odd!s:.20}; only 2 to 8 can be read")
     formats = [group.format for group in config.config_groups.values()]
     wanted = formats[0] if len(set(formats)) == 1 else "mixed-precision"
     if formats and None not in formats and config.format != wanted:
@@ -182,6 +186,10 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
         config.kv_cache_scheme,
         format=config.format,
     )
+
+
+def _parts(group: Any) -> tuple[Any, ...]:
+    return group.weights, group.input_activations, group.output_activations
 
 
 def _fp8(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
