@@ -13,6 +13,7 @@ from other_tools import FORMATS
 from safetensors.torch import load_file, save_file
 
 import fairbits
+from fairbits.api.dry_run import estimate_evaluate
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
 from fairbits.evaluation.reference import ReferenceModel
@@ -94,6 +95,14 @@ def test_a_quantized_reference_is_noted(
     expected = independent.divergence(windows, *map(independent.load, (written(name), other)))
     assert scores.documents.kl.sum() / scores.documents.tokens.sum() == pytest.approx(expected, rel=1e-3)
     assert f"reference: the reference is itself quantized ({REFERENCES[name]})" in scores.notes
+
+
+def test_a_quantized_reference_is_estimated(written: Callable[[str], Path]) -> None:
+    request = TextRequest("evaluation")
+    estimate = estimate_evaluate(
+        Checkpoint(written("FP8_DYNAMIC")), device="cpu", languages=None, text=CORPUS, request=request
+    )
+    assert estimate.seconds > 0
 
 
 def test_an_unused_tensor_is_refused(model: Checkpoint, tmp_path: Path) -> None:
