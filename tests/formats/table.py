@@ -83,25 +83,23 @@ def table(home: Path, results: Path) -> tuple[str, list[str]]:
         cells = [_cell(outcome, way, right) for way, right in WAYS]
         off = [f"{name}, {way}: {cell}" for (way, _), cell in zip(WAYS, cells, strict=True) if "!" in cell]
         if name in BATCHED:
-            cells = ["by batch" if "!" in cell else cell for cell in cells]
-        else:
-            wrong += off
-        refused = "refused" in cells
-        counts["right" if all(cell.startswith("right") for cell in cells) else "refused" if refused else "batch"] += 1
-        lines.setdefault((tool, *cells, _note(outcome)), []).append(PREFIXES.sub("", name))
+            off, cells = [], ["by batch" if "!" in cell else cell for cell in cells]
+        wrong += off
+        kinds = {cell.partition(" ")[0] for cell in cells}
+        counts["wrong" if off else kinds.pop() if len(kinds) == 1 else "in part"] += 1
+        lines.setdefault((tool, *cells, _note(outcome)), []).append(_shown(name))
     head = ["| written by | format | whole | block by block | as reference | |", "|---|---|---|---|---|---|"]
-    order = list(dict.fromkeys(written.values()))
-    rows = sorted(lines.items(), key=lambda line: (order.index(line[0][0]), line[0][1:4] != ("right",) * 3))
-    for (tool, *cells, note), names in rows:
+    tools = list(dict.fromkeys(written.values()))
+    for (tool, *cells, note), names in sorted(lines.items(), key=lambda line: tools.index(line[0][0])):
         head.append(f"| {_tool(tool)} | {', '.join(names)} | {' | '.join(cells)} | {note} |")
-    return "\n".join([_summary(counts, len(wrong)), "", *head]), wrong
+    return "\n".join([_summary(counts), "", *head]), wrong
 
 
-def _summary(counts: Counter[str], wrong: int) -> str:
-    total = counts.total()
+def _summary(counts: Counter[str]) -> str:
     return (
-        f"Of {total} checkpoints, {counts['right']} are right in all three ways, {counts['refused']} are refused in at "
-        f"least one, {counts['batch'] - 0} depend on the batch, and {wrong} are wrong."
+        f"Of {counts.total()} checkpoints, {counts['right']} are right in all three ways, {counts['refused']} are "
+        f"refused, {counts['in part']} are right in part or by batch (their lines say why), and {counts['wrong']} are "
+        "wrong."
     )
 
 
@@ -122,10 +120,19 @@ def _cell(outcome: dict, way: str, right: str) -> str:
     return "right" if difference <= SHOWN * expected + EXACT else f"right to {difference / expected:.2%}"
 
 
+def _shown(name: str) -> str:
+    return re.sub(r"^(\d)(?!-bits)", r"\1 bits", PREFIXES.sub("", name)).replace("-", " ")
+
+
 def _note(outcome: dict) -> str:
-    refusals = [value.removeprefix("refused: ") for way, _ in WAYS if isinstance(value := outcome[way], str)]
-    reason = re.sub(r"(/\S+/)(\S+)", r"\2", refusals[0]) if refusals else BATCHED.get(outcome["name"], "")
-    return reason.split(";")[0].replace("|", "\\|").replace("\n", " ")[:160]
+    """Returns what the table says of a format: the beginning of a refusal, without the name of the checkpoint."""
+    refusals = {way: value for way, _ in WAYS if isinstance(value := outcome[way], str)}
+    notes = [BATCHED[outcome["name"]]] if outcome["name"] in BATCHED else []
+    if refusals:
+        reason = next(iter(refusals.values())).removeprefix("refused: ").split(";")[0]
+        reason = re.sub(rf"(/\S+/)?{outcome['name']} (cannot be read: )?", "", re.sub(r"(/\S+/)(\S+)", r"\2", reason))
+        notes.append(f"{'as reference: ' * (refusals.keys() == {'reference'})}{reason:.160}")
+    return "; ".join(notes).replace("|", "\\|").replace("\n", " ")
 
 
 def write_page(text: str) -> None:
