@@ -165,6 +165,11 @@ def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *,
     except NotStreamableError as problem:  # half of the memory may be enough nevertheless
         if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
             notes = (f"{model.target} was in memory as a whole, although it is large: {problem}",)
+    if plain is None and model.quantization_method == "bitsandbytes":
+        notes = (
+            *notes,
+            "which inputs LLM.int8 leaves as they are depends on the batch, and so do the results, a little",
+        )
     loaded = (model if plain is None else plain).load(DTYPE, device=device, read_only=True)
     try:
         return WholeModel(loaded, text, device=device, notes=notes)  # which passes a window

@@ -101,6 +101,11 @@ def group_numbers(stored: Tensor, columns: int, groups: int, name: str) -> Tenso
     return stored.long()
 
 
+def gptq_zeros(words: Tensor, *, bits: int, shape: tuple[int, int]) -> Tensor:
+    """Returns the zero points of GPTQ's groups (groups, out) as they are stored."""
+    return unpack_integers(words, bits, shape).float().add_(2 ** (bits - 1))
+
+
 def gptq_weight(
     parts: Mapping[str, Tensor], name: str, *, bits: int, shape: tuple[int, ...], zero_added: int
 ) -> Tensor:
@@ -108,13 +113,7 @@ def gptq_weight(
     out, columns = shape
     codes = unpack_integers(parts["qweight"], bits, (columns, out), along=0).float().add_(2 ** (bits - 1))
     groups = len(parts["scales"])
-    zeros = unpack_integers(parts["qzeros"], bits, (groups, out)).float().add_(2 ** (bits - 1))
-    if zero_added and bool((zeros == 2**bits - 1).any()):
-        raise InputError(
-            f"{name} has a zero point that is stored as {2**bits - 1}: programs read it as 0 or as {2**bits}; write "
-            "the checkpoint again in the second version of the layout (gptq_v2)"
-        )
-    zeros += zero_added
+    zeros = gptq_zeros(parts["qzeros"], bits=bits, shape=(groups, out)).add_(zero_added)
     scales = parts["scales"].float()
     if "g_idx" in parts:
         group = group_numbers(parts["g_idx"], columns, groups, name)

@@ -5,6 +5,7 @@ while the model computes, inputs of layers and cached keys and values, is rounde
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.io.quantization_settings import LINEAR, QuantizationSettings, read_settings
 from fairbits.models.io.safetensors_files import StoredTensor, TensorInfo
-from fairbits.models.io.stored_weights import FINDERS, StoredWeight, in_words
+from fairbits.models.io.stored_weights import FINDERS, IntegerWeight, StoredWeight, in_words
 from fairbits.models.rounded_activations import Projection, Rounding, round_experts, round_keys_and_values, round_layer
 
 
@@ -62,10 +63,8 @@ class PackedWeights:
         if name not in self.packed:
             return read(name)
         weight = self._following[name]
-        try:
+        with self._explained():
             values = weight.values({kind: read(part) for kind, part in weight.parts.items()})
-        except InputError as problem:
-            raise self._wrong(str(problem)) from None
         if not bool(values.isfinite().all()):
             raise self._wrong(f"{name} has scales that make it infinite or no number")
         return values
@@ -113,10 +112,8 @@ class PackedWeights:
         return tuple(notes)
 
     def _find(self) -> Iterator[StoredWeight]:
-        try:
+        with self._explained():
             yield from FINDERS[self.settings.layout](self._files, self.settings, self._read)
-        except (InputError, KeyError, ValueError) as problem:
-            raise self._wrong(str(problem)) from None
 
     def _find_side_tensors(self) -> Iterator[tuple[str, tuple[str, str]]]:
         """Yields the tensors beside weights: the module they belong to, by its name in the files, and what they are."""
@@ -160,12 +157,13 @@ class PackedWeights:
         for name in self.packed.keys() & self._schemes.keys():
             weight, scheme = self.packed[name], self._schemes[name]
             if self.settings.layout == "scaled":
-                try:
+                with self._explained():
                     weight.check(scheme.weights, self._files, scheme.format or self.settings.format)
-                except InputError as problem:
-                    raise self._wrong(str(problem)) from None
             elif weight.bits != scheme.weights.num_bits and not self.settings.varies:
                 raise self._wrong(f"{name} has {weight.bits} bits, and {scheme.weights.num_bits} are stated")
+            if isinstance(weight, IntegerWeight) and weight.zero_added:
+                with self._explained():
+                    weight.check_zeros(self._read(weight.parts["qzeros"]))
             following[name] = replace(weight, how=scheme.weights)
         return following
 
@@ -246,6 +244,9 @@ class PackedWeights:
             lacking = [kind for kind in _wanted(side, how) if kind not in values]
             if lacking:
                 raise self._wrong(f"its files lack {name.removesuffix('.weight')}.{lacking[0]} ({in_words(how)})")
+            uneven = how.type == "float" and not how.symmetric
+            if uneven or (how.strategy == "tensor_group") != (how.dynamic == "local"):
+                raise self._wrong(f"{side}s of {name} are rounded to {in_words(how)}, in a way that is not known")
             if how.dynamic is True and how.strategy == "tensor":
                 raise self._wrong(
                     f"{side}s of {name} have one scale for all that is in a batch, which no batch repeats"
@@ -270,6 +271,10 @@ class PackedWeights:
         for name, (owner, kind) in self._side_tensors.items():
             if kind in ("k_scale", "v_scale"):
                 scales.setdefault(self._module_of(owner), {})[kind] = self._side_value(kind, name)
+        by_tensor = self.settings.keys_and_values.strategy == "tensor"
+        for path, pair in scales.items():
+            if by_tensor and any(value.numel() != 1 for value in pair.values()):
+                raise self._wrong(f"{path} has scales of keys and values that do not fit their scheme")
         uneven = next((path for path, pair in scales.items() if len(pair) != 2), None)
         if uneven is not None:
             raise self._wrong(f"{uneven} has a scale for {'keys' if 'k_scale' in scales[uneven] else 'values'} only")
@@ -288,6 +293,13 @@ class PackedWeights:
                 if weight.module.endswith(inside):
                     return weight.module.removesuffix(inside)
         raise self._wrong(f"{owner} has scales, and no weights")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (InputError, KeyError, ValueError) as problem:
+            raise self._wrong(str(problem)) from None
 
     def _wrong(self, what: str) -> InputError:
         return InputError(

@@ -175,9 +175,14 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
     odd = next((how.num_bits for how in [*schemes, config.kv_cache_scheme] if how and not 1 < how.num_bits <= 8), None)
     if odd is not None:
         raise InputError(f"{where} has num_bits = {odd!s:.20}; only 2 to 8 can be read")
+    cached = config.kv_cache_scheme
+    if cached is not None and (
+        cached.dynamic or not cached.symmetric or cached.strategy not in ("tensor", "attn_head")
+    ):
+        raise InputError(f"{where} rounds keys and values by {cached.strategy}, which is not known; nothing was read")
     formats = [group.format for group in config.config_groups.values()]
-    wanted = formats[0] if len(set(formats)) == 1 else "mixed-precision"
-    if formats and None not in formats and config.format != wanted:
+    wanted = "dense" if not formats else formats[0] if len(set(formats)) == 1 else "mixed-precision"
+    if None not in formats and config.format not in (wanted, "fakequant"):
         raise InputError(f"{where} has the format {config.format!s:.40}, and its groups have {wanted}; correct one")
     return QuantizationSettings(
         "compressed-tensors",

@@ -169,6 +169,16 @@ class IntegerWeight(StoredWeight):
 
     awq: bool = False
     zero_added: int = 0
+    groups: int = 1
+
+    def check_zeros(self, words: Tensor) -> None:
+        """Raises if programs would read a stored zero point differently."""
+        zeros = layouts.gptq_zeros(words, bits=self.bits, shape=(self.groups, self.shape[0]))
+        if self.zero_added and bool((zeros == 2**self.bits - 1).any()):
+            raise InputError(
+                f"{self.name} has a zero point that is stored as {2**self.bits - 1}, which GPTQModel reads as 0, with "
+                f"a carry, and vLLM as {2**self.bits}; write it again in the second version of the layout (gptq_v2)"
+            )
 
     def values(self, parts: Mapping[str, Tensor]) -> Tensor:
         if self.awq:
@@ -204,7 +214,9 @@ def find_integers(files: Files, settings: QuantizationSettings, _read: Read) -> 
                 f"do not fit groups of {size}"
             )
         name, shape = f"{path}.weight", (out, columns)
-        yield IntegerWeight(name, parts, shape, "int words", bits, awq=awq, zero_added=settings.zero_added)
+        yield IntegerWeight(
+            name, parts, shape, "int words", bits, awq=awq, zero_added=settings.zero_added, groups=groups
+        )
 
 
 @dataclass(frozen=True)
