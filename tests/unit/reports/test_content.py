@@ -161,8 +161,10 @@ def test_how_weights_of_other_tools_are_stored(sources) -> None:
     report_content = content(Sources((Method("m", sources.after),), config=config))
     assert origin(report_content) == "4 bits per weight, groups of 128, format awq"
     codes = {"type": "float", "num_bits": 8, "strategy": "channel"}
-    scheme = {"weights": codes, "input_activations": {"type": "float", "num_bits": 8, "strategy": "token"}}
-    settings = {"quant_method": "compressed-tensors", "config_groups": {"group_0": scheme}}
+    inputs = {"type": "float", "num_bits": 8, "strategy": "token", "dynamic": True}
+    groups = {"group_0": {"targets": ["Linear"], "weights": codes, "input_activations": inputs}}
+    status = {"quantization_status": "compressed", "format": "float-quantized"}
+    settings = {"quant_method": "compressed-tensors", "config_groups": groups, **status}
     report_content = content(Sources((Method("m", sources.after),), config={"quantization_config": settings}))
     assert origin(report_content) == (
         "8 bits per weight (floating point), one scale per channel, format compressed-tensors, activations in 8 bits"
