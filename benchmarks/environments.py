@@ -13,7 +13,7 @@ QUANTIZERS = {
     "gptqmodel": ("gptqmodel==7.6.0", "transformers==5.23.0"),
     "modelopt": ("nvidia-modelopt==0.47.0", "transformers==5.22.2", "accelerate==1.15.0", "datasets", "requests"),
 }
-PACKAGES = ("bitsandbytes==0.50.2", "torchao==0.18.0", "hqq==0.2.8.post1", "transformers==5.22.2")
+PACKAGES = ("bitsandbytes==0.50.2", "torchao==0.18.0", "transformers==5.22.2")
 """What transformers itself reads some formats with."""
 
 

@@ -1,14 +1,13 @@
 """What a quantized checkpoint computes, without fairbits, transformers' quantizers or compressed-tensors.
 
 Every layout is unpacked here from its tensors and config.json, in float32, and put into the plain model; inputs of its
-linear layers, keys and values are rounded as the file says. Only bitsandbytes, torchao and HQQ unpack their own.
+linear layers, keys and values are rounded as the file says. Only bitsandbytes unpacks its own.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,14 +162,17 @@ def mx(bits: int) -> Rounding:
 
 
 def llm_int8(threshold: float) -> Rounding:
-    """Returns the rounding of bitsandbytes: per token, but for columns that have large values, which float16 has."""
+    """Returns the rounding of bitsandbytes: per token, but for columns that have large values in any token.
+
+    It rounds what float16 holds, and multiplies by 6.200124e-05, which it has for 1/127².
+    """
 
     def rounding(x: Tensor) -> Tensor:
-        x = x.half()
-        large = x.abs() >= threshold
-        scale = x.masked_fill(large, 0).abs().amax(-1, keepdim=True).float() / 127
-        columns = large.flatten(0, -2).any(0)
-        return torch.where(columns, x.float(), (x / scale).round() * scale)
+        small = x.half()
+        large = small.abs() >= threshold
+        largest = small.masked_fill(large, 0).abs().amax(-1, keepdim=True).float()
+        codes = (small * (127 / largest)).round()
+        return torch.where(large.flatten(0, -2).any(0), x, codes * largest * 127 * 6.200124e-05)
 
     return rounding
 
@@ -246,10 +248,6 @@ def modelopt(config: dict, tensors: Tensors) -> Iterator[tuple[str, Layer]]:
             rounding = dynamic("float", 8)
         elif method == "FP8_PB_WO":
             scale, rounding = scale.squeeze((1, 3)) if scale.ndim == 4 else scale, None
-        elif method == "W4A16_AWQ":
-            codes = torch.stack((W & 15, W >> 4), 1).flatten(0, 1).int()
-            W, before = torch.where(codes > 7, codes - 16, codes), parts.get("pre_quant_scale")
-            rounding = None if before is None else partial(torch.mul, before.float())
         else:
             raise NotImplementedError(method)
         yield module, Layer(W.float() * spread(scale, W.shape), rounding)

@@ -7,9 +7,10 @@ writes OUT/NAME.json for each. The unquantized model is beside it: `base`, `base
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import independent
@@ -17,8 +18,8 @@ import independent
 import fairbits as fb
 from fairbits.core.errors import FairbitsError
 from fairbits.evaluation import hidden_states as features
-from fairbits.evaluation.reference import ReferenceModel
-from fairbits.forward.windows import NO_LABEL, TokenizedText
+from fairbits.forward.tokenize import tokenize_corpus
+from fairbits.forward.windows import NO_LABEL
 from fairbits.text.corpus import Corpus, TextRequest
 
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(8)]
@@ -36,13 +37,18 @@ def try_format(directory: Path) -> dict[str, object]:
     for way, whole in (("whole", True), ("blocks", False)):
         with patch.object(features, "fits_whole", lambda *_, whole=whole: whole):
             outcome[way] = _outcome(lambda: _evaluated(written, base, outcome))
-    outcome["reference"] = _outcome(lambda: _as_reference(written, base, outcome))
+    outcome["reference"] = _outcome(lambda: _as_reference(written, base))
     plain = independent.load(base)
-    with ReferenceModel.on_corpus(fb.Checkpoint(base), CORPUS, request=REQUEST) as reference:
-        windows = list(windows_of(reference.text))
-    outcome["right"] = _right(lambda: independent.divergence(windows, plain, independent.load(directory)))
-    windows = outcome.pop("windows", windows)
-    outcome["right reference"] = _right(lambda: independent.divergence(windows, independent.load(directory), plain))
+    quantized = _right(lambda: independent.load(directory))
+    pairs = {"right": (base, plain, quantized), "right reference": (written, quantized, plain)}
+    for way, (reads, before, after) in pairs.items():
+        outcome[way] = (
+            quantized
+            if isinstance(quantized, str)
+            else _right(
+                lambda reads=reads, before=before, after=after: independent.divergence(windows_of(reads), before, after)
+            )
+        )
     return outcome
 
 
@@ -52,17 +58,22 @@ def _evaluated(written: Path, base: Path, outcome: dict[str, object]) -> float:
     return float(scores.documents.kl.sum() / scores.documents.tokens.sum())
 
 
-def _as_reference(written: Path, base: Path, outcome: dict[str, object]) -> float:
-    with ReferenceModel.on_corpus(fb.Checkpoint(written), CORPUS, request=REQUEST) as reference:
-        outcome["windows"] = list(windows_of(reference.text))
-        sums = reference.compare(fb.Checkpoint(base))
-    return float(sums.kl.sum() / sums.predicted.sum())
+def _as_reference(written: Path, base: Path) -> float:
+    """Returns the KL of the unquantized model from the quantized one, which `evaluate` takes for a mistake."""
+    with patch.object(sys.modules["fairbits.api.evaluate"], "check_not_swapped", lambda *_: None):
+        scores = fb.evaluate(base, reference=written, text=CORPUS, device="cpu")
+    assert any(note.startswith("reference: the reference is itself quantized") for note in scores.notes), scores.notes
+    return float(scores.documents.kl.sum() / scores.documents.tokens.sum())
 
 
-def windows_of(text: TokenizedText) -> Iterator[SimpleNamespace]:
-    """Yields the tokens of a text, and where one is predicted."""
-    for window in text.windows:
-        yield SimpleNamespace(ids=window.main.ids, asked=[label != NO_LABEL for label in window.main.labels])
+def windows_of(model: Path) -> list[SimpleNamespace]:
+    """Returns the tokens that a model reads, and where one is predicted."""
+    checkpoint = fb.Checkpoint(model)
+    text = tokenize_corpus(checkpoint.plain or checkpoint, CORPUS, request=REQUEST, least=1)
+    return [
+        SimpleNamespace(ids=window.main.ids, asked=[label != NO_LABEL for label in window.main.labels])
+        for window in text.windows
+    ]
 
 
 def _outcome(compute: Callable[[], float]) -> float | str:
@@ -74,7 +85,7 @@ def _outcome(compute: Callable[[], float]) -> float | str:
         return f"crash: {type(problem).__name__}: {problem}"
 
 
-def _right(compute: Callable[[], float]) -> float | str:
+def _right(compute: Callable[[], Any]) -> Any:
     try:
         return compute()
     except Exception as problem:  # what nobody has written an independent reader for

@@ -74,28 +74,6 @@ def write_reordered(model: Path, out: Path) -> None:
     _add_to_config(out, {"quantization_config": {**method, "config_groups": {"group_0": group}, "ignore": ["lm_head"]}})
 
 
-def write_modelopt_nvfp4(model: Path, out: Path) -> None:
-    """Writes NVFP4 as ModelOpt does: `weight_scale_2` and `input_scale` are multiplied with."""
-
-    def convert(name: str, W: torch.Tensor) -> dict[str, torch.Tensor]:
-        module, groups = name.removesuffix(".weight"), W.unflatten(1, (-1, 16))
-        whole = W.abs().amax() / (448 * 6)
-        scale = (groups.abs().amax(2) / 6 / whole).to(torch.float8_e4m3fn)
-        codes = codes_of((groups / (scale.float() * whole).unsqueeze(2)).flatten(1))
-        return {
-            name: codes[:, ::2] | codes[:, 1::2] << 4,
-            f"{module}.weight_scale": scale,
-            f"{module}.weight_scale_2": whole,
-            f"{module}.input_scale": torch.tensor((3 + len(name) / 16) / (448 * 6)),
-        }
-
-    _convert(model, out, convert)
-    written = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}
-    _add_to_config(out, {"quantization_config": {"quant_method": "modelopt", **written}})
-    written = {"producer": {"name": "modelopt", "version": "0.47.0"}, "quantization": written}
-    (out / "hf_quant_config.json").write_text(json.dumps(written))
-
-
 def codes_of(values: torch.Tensor) -> torch.Tensor:
     """Returns the nearest four bits, e2m1, of values."""
     nearest = (values.abs().unsqueeze(-1) - GRID).abs().argmin(-1)
@@ -203,7 +181,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict) -> None:
     writer.add_add_bos_token(True)
 
 
-BY_HAND = {"ct-actorder-group": write_reordered, "fp8-static": write_static_fp8, "modelopt-NVFP4": write_modelopt_nvfp4}
+BY_HAND = {"ct-actorder-group": write_reordered, "fp8-static": write_static_fp8}
 TOOLS = {"ct-": "compressed-tensors", "gguf-": "gguf"}
 WRITERS: dict[str, Callable[[Path, Path], None]] = {
     **{

@@ -1,11 +1,9 @@
-"""Writes checkpoints by bitsandbytes, torchao and HQQ, in their environment: python write_packages.py BASE OUT."""
+"""Writes checkpoints by bitsandbytes and torchao, in their environment: python write_packages.py BASE OUT."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
-from hqq.core.quantize import BaseQuantizeConfig
-from hqq.models.hf.base import AutoHQQHFModel
 from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig
 from torchao.quantization.granularity import PerGroup
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, TorchAoConfig
@@ -38,17 +36,6 @@ def write(base: Path, config: Any, out: Path) -> None:
     AutoTokenizer.from_pretrained(base).save_pretrained(out)
 
 
-def write_hqq(base: Path, bits: int, out: Path) -> None:
-    """Writes a checkpoint as HQQ itself does, not as safetensors."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
-    AutoHQQHFModel.quantize_model(
-        model, quant_config=BaseQuantizeConfig(nbits=bits, group_size=64), compute_dtype=torch.float32, device="cpu"
-    )
-    AutoHQQHFModel.save_quantized(model, str(out))
-    AutoTokenizer.from_pretrained(base).save_pretrained(out)
-
-
 if __name__ == "__main__":
     write_all("bnb-", BITSANDBYTES, write, "bitsandbytes")
     write_all("torchao-", TORCHAO, write, "torchao")
-    write_all("hqq-", {"4": 4, "8": 8}, write_hqq, "hqq")

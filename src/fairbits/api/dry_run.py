@@ -117,7 +117,7 @@ def estimate_audit(model: Checkpoint, *, out: str | Path | None, **text: Any) ->
 
 def estimate_evaluate(reference: Checkpoint, **text: Any) -> ResourceEstimate:
     """Returns what an evaluation takes; the quantized model has the shape of its reference model."""
-    return _estimate("evaluate", reference, out=None, **text)
+    return _estimate("evaluate", reference.plain or reference, out=None, **text)
 
 
 def _estimate(

@@ -64,10 +64,10 @@ def evaluate(
     if repeat is not None:
         return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
     check_not_swapped(after, before)
-    corpus = open_corpus_for(before, text, languages)
     check_readable(after)  # before anything that takes time
     check_readable(before)
     before = before.plain or before
+    corpus = open_corpus_for(before, text, languages)
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
@@ -180,7 +180,7 @@ def _check_same_vocabulary(after: Checkpoint, before: Checkpoint, documents: Doc
 def check_not_swapped(after: Checkpoint, before: Checkpoint) -> None:
     """Raises if the reference is quantized and the other model is plain."""
     reference = next((note for note in before.notes if note.startswith((ITSELF_QUANTIZED, QUANTIZED))), None)
-    plain = after.kind in ("directory", "hub") and after.quantization is None
+    plain = after.kind in ("directory", "hub", "embedded") and after.quantization is None
     if reference is not None and plain and after.fingerprint != before.fingerprint:
         raise InputError(
             f"{before.target}, the reference, is quantized, and {after.target} is not; are they swapped? The reference "

@@ -15,7 +15,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.files import check_directory
 from fairbits.core.records import read_object
 from fairbits.core.units import MEASURES, UNITS
-from fairbits.models.embedded import embedded_languages
+from fairbits.models.embedded import PREFIX, embedded_languages
 from fairbits.models.io.file_names import CONFIG, MODELOPT_FILE, check_packages, check_transformers
 from fairbits.models.source import check_source
 from fairbits.quantization.policies import check_values
@@ -45,7 +45,7 @@ def check(arguments: Mapping[str, Any], *, example: str = "", with_text: bool = 
     for name, model in named.items():
         check_model(model, revision=arguments.get("revision") if name == revised else None, packed=name in PACKED)
     if "reference" in named:
-        _check_reference(named["reference"], named.get("model", ""))
+        _check_reference(named["reference"], named.get("quantized", ""))
     for model in arguments.get("models") or ():
         check_model(model, revision=arguments.get("revision"))
     names, text = language_names(arguments.get("languages")), arguments.get("text")
@@ -67,7 +67,7 @@ def check_model(model: str, *, revision: str | None = None, packed: bool = False
 
 
 def _check_reference(model: str, quantized: str) -> None:
-    """Raises if the reference is quantized and the other model, a directory, is not."""
+    """Raises if the reference is quantized and the other model, which is on this machine, is not."""
     if _is_quantized(model) and _is_quantized(quantized) is False:
         raise InputError(
             f"{model}, the reference, is quantized, as its config.json says, and {quantized} is not. If the two are "
@@ -76,6 +76,8 @@ def _check_reference(model: str, quantized: str) -> None:
 
 
 def _is_quantized(model: str) -> bool | None:
+    if model.startswith(PREFIX):
+        return False
     file = Path(model).expanduser() / CONFIG
     if not file.is_file():
         return None

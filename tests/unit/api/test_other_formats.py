@@ -1,17 +1,19 @@
-"""Checkpoints that other tools wrote: their scores are those of transformers, or they are refused."""
+"""Checkpoints that other tools wrote: their scores are those of independent code, whole and block by block."""
 
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import independent
 import pytest
 import torch
-import transformers as t
 from other_tools import FORMATS
 from safetensors.torch import load_file, save_file
 
 import fairbits
+from fairbits.api.dry_run import estimate_evaluate
 from fairbits.core.errors import InputError
 from fairbits.evaluation import hidden_states as features
 from fairbits.evaluation.reference import ReferenceModel
@@ -23,11 +25,8 @@ from fairbits.text.corpus import Corpus, TextRequest
 ENG = [f"On day {i} the wind came from the north{' and brought rain' * (i % 3)}." for i in range(2)]
 HEB = [f"ביום {i} באה הרוח מצפון{' והביאה גשם' * (i % 3)}." for i in range(2)]
 CORPUS = Corpus("weather", {}, {"eng": ENG, "heb": HEB}, parallel=True)
-REFUSED = {"modelopt": "quantized by modelopt", "modelopt, beside": "holds hf_quant_config.json: ModelOpt"}
-BLOCKWISE = ("W4A16", "W8A16")
-"""What can be read block by block; other formats are loaded whole."""
-SIXTEEN_BITS = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP6A16", "MXFP8", "MXFP8A16", "fp8")
-"""What transformers unpacks to bfloat16, whatever type is asked for: it can only compute in that."""
+REFERENCES = {"FP8_DYNAMIC": "compressed-tensors", "modelopt, beside": "modelopt", "fp8": "fp8"}
+"""Formats that are tried as references too, and what the note on them names."""
 
 
 @pytest.fixture(scope="module")
@@ -44,43 +43,66 @@ def reference(model: Checkpoint) -> Iterator[ReferenceModel]:
         yield reference
 
 
-@torch.no_grad()
-def divergence(reference: ReferenceModel, model: Checkpoint, quantized: Path, dtype: torch.dtype) -> float:
-    """Returns the mean KL of two models that transformers alone loads and computes, in nats per token."""
-    p, q = (t.AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval() for path in (model.directory, quantized))
-    divergences = []
-    for window in reference.text.windows:
-        ids = torch.tensor([window.main.ids])
-        asked = torch.tensor(window.main.labels) != NO_LABEL
-        a, b = (network(input_ids=ids).logits[0][asked].float().log_softmax(-1) for network in (p, q))
-        divergences.append((a.exp() * (a - b)).sum(1))
-    return float(torch.cat(divergences).mean())
+@pytest.fixture(scope="module")
+def windows(reference: ReferenceModel) -> list[SimpleNamespace]:
+    """Returns the tokens of the text, and where one is predicted."""
+    mains = [window.main for window in reference.text.windows]
+    return [SimpleNamespace(ids=main.ids, asked=[label != NO_LABEL for label in main.labels]) for main in mains]
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in REFUSED])
-def test_divergence_is_that_of_transformers(
-    model: Checkpoint, reference: ReferenceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.fixture(scope="module")
+def plain(model: Checkpoint) -> torch.nn.Module:
+    """Returns the model as independent code loads it."""
+    return independent.load(model.directory)
+
+
+@pytest.fixture(scope="module")
+def written(model: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Returns the function that gives a checkpoint in a format, which is written once."""
+    home = tmp_path_factory.mktemp("formats")
+
+    def written(name: str) -> Path:
+        if not (home / name).exists():
+            FORMATS[name](model.directory, home / name)
+        return home / name
+
+    return written
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_divergence_is_that_of_independent_code(
+    reference: ReferenceModel,
+    windows: list[SimpleNamespace],
+    plain: torch.nn.Module,
+    written: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    FORMATS[name](model.directory, tmp_path / "written")
-    exact = name not in SIXTEEN_BITS
-    expected = divergence(reference, model, tmp_path / "written", torch.float32 if exact else torch.bfloat16)
-    for large in (False, True):
-        monkeypatch.setattr(features, "fits_whole", lambda *_, large=large: not large)
-        checkpoint = Checkpoint(tmp_path / "written")
-        sums = reference.compare(checkpoint)
-        kl = sums.kl.sum() / sums.predicted.sum()
-        assert kl == pytest.approx(expected, rel=1e-3 if exact else 0.05)
-        assert any("in memory as a whole" in note for note in sums.notes) == (large and name not in BLOCKWISE)
-        assert any("activations were not rounded" in note for note in checkpoint.notes) == (name == "fp8")
+    expected = independent.divergence(windows, plain, independent.load(written(name)))
+    for whole in (True, False):
+        monkeypatch.setattr(features, "fits_whole", lambda *_, whole=whole: whole)
+        sums = reference.compare(Checkpoint(written(name)))
+        assert sums.kl.sum() / sums.predicted.sum() == pytest.approx(expected, rel=1e-3)
+        assert not any("in memory as a whole" in note for note in sums.notes)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_transformers_would_load_without_scales_is_refused(model: Checkpoint, tmp_path: Path, name: str) -> None:
-    FORMATS[name](model.directory, tmp_path / "written")
-    with pytest.raises(InputError, match=REFUSED[name]):
-        fairbits.evaluate(tmp_path / "written", reference=model, text=CORPUS)
-    with pytest.raises(InputError, match=REFUSED[name]):
-        Checkpoint(tmp_path / "written").load()
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_quantized_reference_is_noted(
+    windows: list[SimpleNamespace], written: Callable[[str], Path], name: str
+) -> None:
+    other = written("W8A16")
+    scores = fairbits.evaluate(other, reference=written(name), text=CORPUS)
+    expected = independent.divergence(windows, *map(independent.load, (written(name), other)))
+    assert scores.documents.kl.sum() / scores.documents.tokens.sum() == pytest.approx(expected, rel=1e-3)
+    assert f"reference: the reference is itself quantized ({REFERENCES[name]})" in scores.notes
+
+
+def test_a_quantized_reference_is_estimated(written: Callable[[str], Path]) -> None:
+    request = TextRequest("evaluation")
+    estimate = estimate_evaluate(
+        Checkpoint(written("FP8_DYNAMIC")), device="cpu", languages=None, text=CORPUS, request=request
+    )
+    assert estimate.seconds > 0
 
 
 def test_an_unused_tensor_is_refused(model: Checkpoint, tmp_path: Path) -> None:

@@ -124,11 +124,13 @@ def test_a_model_whose_base_is_itself_is_loaded_as_a_whole(reading_model) -> Non
 
 
 @pytest.mark.usefixtures("too_large")
-def test_another_layout_is_loaded_as_a_whole(reading_model, monkeypatch) -> None:
-    checkpoint = reading_model("llama")
-    monkeypatch.setattr(checkpoint.config, "quantization_config", {"quant_method": "gptq"}, raising=False)
-    with pytest.raises(InputError, match="transformers cannot load"):  # which the files are not made for
-        evaluated_model(checkpoint, text_of(checkpoint), device="cpu")
+def test_what_only_another_package_reads_is_loaded_as_a_whole(reading_model) -> None:
+    model = reading_model("llama")
+    packed = Checkpoint(model.directory)
+    vars(packed)["quantization"] = ({"quant_method": "torchao"}, "a file that says so")
+    evaluated = evaluated_model(packed, text_of(model), device="cpu")
+    assert isinstance(evaluated, WholeModel)
+    assert "although it is large: only another package reads its weights (torchao)" in evaluated.notes[0]
 
 
 @pytest.mark.usefixtures("too_large")

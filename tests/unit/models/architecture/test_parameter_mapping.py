@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as t
-from fairbits.models.io.unpacked import UnpackedCheckpoint
 from safetensors.torch import load_file
 
 import fairbits as fb
 from fairbits.models.architecture.meta_model import model_class
-from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.checkpoint import Checkpoint, UnpackedCheckpoint
 from fairbits.models.io.safetensors_files import TensorInfo, read_tensor
 from fairbits.models.streaming_model import StreamingModel
 
