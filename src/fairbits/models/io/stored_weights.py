@@ -118,7 +118,7 @@ class StoredWeight:
     def _tile(self, how: Any) -> Tile:
         rows, columns = self.shape[-2:]
         if how.strategy == "block":
-            return int(how.block_structure[0]), int(how.block_structure[1])
+            return min(int(how.block_structure[0]), rows), min(int(how.block_structure[1]), columns)
         return {"tensor": (rows, columns), "channel": (1, columns)}.get(how.strategy, (1, how.group_size))
 
 
