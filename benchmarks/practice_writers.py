@@ -7,6 +7,7 @@ embedding stay as they are, but in `Q4_0` and `Q8_0`, which also round the embed
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,10 @@ from real_texts import CALIBRATED, LANGUAGES, Texts
 
 WORKER = Path(__file__).with_name("practice_awq.py")
 TEXT, ENGLISH, SEQUENCE, MIX_TOKENS = "help", "eng_Latn", 512, 450
-PRESETS = ("FP8_DYNAMIC", "FP8_BLOCK", "W8A8", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "W4A16")
+PRESETS = ("FP8_DYNAMIC", "FP8_BLOCK", "FP8", "W8A8", "W4A8", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "W4A16")
+STATIC = ("FP8", "NVFP4")
+"""The presets whose inputs have static scales."""
+KEYS_AND_VALUES = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 TEXTS = Texts.of(
     argparse.Namespace(text=TEXT, languages=CALIBRATED, evaluation=[TEXT], evaluation_languages=list(LANGUAGES))
 )
@@ -67,7 +71,7 @@ class Writer:
         """Writes a variant; returns its size in bytes if `out` does not show it."""
         if variant in PRESETS:
             write_preset(
-                self.model, variant, out, ranges=self.ranges if variant == "NVFP4" else None, device=self.device
+                self.model, variant, out, ranges=self.ranges if variant in STATIC else None, device=self.device
             )
             return None
         return VARIANTS[variant](self, out)
@@ -95,6 +99,14 @@ class Writer:
         text = {"text": TEXTS.calibration, "tokens": tokens, "sequence": SEQUENCE, "device": self.device}
         plan = fairbits.plan(self.model, policy=policy, bits=4, group=128, **text)
         fairbits.quantize(self.model, plan, out=out, text=TEXTS.calibration, device=self.device)
+
+    def fp8_keys_and_values(self, out: Path) -> None:
+        """Writes the model itself, to be served with keys and values in FP8, with the scale 1: no others are stored."""
+        shutil.copytree(self.model, out)
+        how = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "ignore": []}
+        rounded = how | {"quantization_status": "compressed", "kv_cache_scheme": KEYS_AND_VALUES}
+        config = json.loads((out / "config.json").read_text(encoding="utf-8")) | {"quantization_config": rounded}
+        (out / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
     def nf4(self, out: Path) -> None:
         """Writes what bitsandbytes does; it computes in float32, so that only the weights count."""
@@ -143,6 +155,7 @@ VARIANTS: Mapping[str, Callable[[Writer, Path], int | None]] = {
     "AWQ": Writer.awq,
     "GPTQ-English": lambda writer, out: writer.gptq("gptq:mix=english", ALL, out),
     "GPTQ-mix": lambda writer, out: writer.gptq("gptq", MIX_TOKENS, out),
+    "FP8-KV": Writer.fp8_keys_and_values,
     "nf4": Writer.nf4,
     "Q8_0": lambda writer, out: writer.gguf("Q8_0", out),
     "Q4_0": lambda writer, out: writer.gguf("Q4_0", out),

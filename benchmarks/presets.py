@@ -112,18 +112,25 @@ def _set_scales(
     module.weight_scale.data.copy_(scale.reshape(module.weight_scale.shape))
     if hasattr(module, "weight_zero_point"):
         module.weight_zero_point.data.copy_(zero.reshape(module.weight_zero_point.shape))
-    if hasattr(module, "input_scale"):
-        raise ValueError(f"{name} has a static scale of inputs, which is not measured here")
-    if hasattr(module, "input_global_scale"):
-        if ranges is None:
-            raise ValueError(f"{name} needs the range of its inputs")
-        module.input_global_scale.data.copy_(_global_scale(ranges[name]))
+    static = [part for part in ("input_scale", "input_global_scale") if hasattr(module, part)]
+    if static and ranges is None:
+        raise ValueError(f"{name} needs the range of its inputs")
+    for part in static:
+        limit = torch.tensor(ranges[name])
+        value = _global_scale(limit) if part == "input_global_scale" else _scale_of(limit, scheme.input_activations)
+        getattr(module, part).data.copy_(value)
 
 
-def _global_scale(most: float) -> Tensor:
+def _global_scale(most: float | Tensor) -> Tensor:
     """Returns 448 · 6 / the largest absolute value."""
-    limit = torch.tensor(most)
+    limit = torch.as_tensor(most)
     return generate_gparam(-limit, limit)
+
+
+def _scale_of(limit: Tensor, how: Any) -> Tensor:
+    """Returns the static scale of inputs up to a limit."""
+    scale, _ = calculate_qparams(-limit, limit, how)
+    return scale
 
 
 def _block_ranges(W: Tensor, blocks: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -40,10 +40,7 @@ class Rounding:
         how = self.inputs if side == "input" else self.outputs
         if not x.numel():
             return x
-        size = x.shape[-1]
-        wide = x.float().reshape(1, -1, size)  # tokens, whatever else they are arranged in
-        if how.group_size:
-            wide = nn.functional.pad(wide, (0, -size % how.group_size))
+        wide = x.float().reshape(1, -1, x.shape[-1])  # tokens, whatever else they are arranged in
         overall = self._value(f"{side}_global_scale", x)
         if how.dynamic:
             scale, zero = compute_dynamic_scales_and_zp(wide, how, None, global_scale=overall)
@@ -51,7 +48,7 @@ class Rounding:
         else:
             scale, zero = self._value(f"{side}_scale", x), self._value(f"{side}_zero_point", x)
         result: Tensor = fake_quantize(wide, scale, zero, how, global_scale=overall)
-        return result[..., :size].reshape(x.shape).to(x.dtype)
+        return result.reshape(x.shape).to(x.dtype)
 
     def equals(self, other: "Rounding") -> bool:
         same = (self.inputs, self.outputs, self.values.keys()) == (other.inputs, other.outputs, other.values.keys())

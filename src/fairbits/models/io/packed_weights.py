@@ -244,13 +244,13 @@ class PackedWeights:
             lacking = [kind for kind in _wanted(side, how) if kind not in values]
             if lacking:
                 raise self._wrong(f"its files lack {name.removesuffix('.weight')}.{lacking[0]} ({in_words(how)})")
-            uneven = how.type == "float" and not how.symmetric
-            if uneven or (how.strategy == "tensor_group") != (how.dynamic == "local"):
+            features = self.architecture.weights[name].shape[1 if side == "input" else 0]
+            odd = (how.type == "float" and not how.symmetric) or (how.group_size and features % how.group_size)
+            odd = odd or (how.strategy == "tensor_group") != (how.dynamic == "local")
+            if odd or (how.scale_dtype == torch.uint8 and how.group_size != 32):
                 raise self._wrong(f"{side}s of {name} are rounded to {in_words(how)}, in a way that is not known")
             if how.dynamic is True and how.strategy == "tensor":
-                raise self._wrong(
-                    f"{side}s of {name} have one scale for all that is in a batch, which no batch repeats"
-                )
+                raise self._wrong(f"{side}s of {name} have one scale for a batch, so that results depend on it")
             for kind in _wanted(side, how):
                 if values[kind].numel() != 1 or not bool(values[kind].isfinite().all()):
                     raise self._wrong(f"{names[kind]} is {list(values[kind].shape)}; it must be one finite number")

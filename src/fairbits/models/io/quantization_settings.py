@@ -193,6 +193,14 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
     )
 
 
+def _names(entry: Mapping[str, Any], where: str, *fields: str) -> list[str]:
+    """Returns the modules that some fields list."""
+    names = [name for field in fields for name in entry.get(field) or ()]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"{where} has {fields[0]} = {names!r:.80}; it must list names of modules")
+    return names
+
+
 def _parts(group: Any) -> tuple[Any, ...]:
     return group.weights, group.input_activations, group.output_activations
 
@@ -213,7 +221,7 @@ def _fp8(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
     block, static = entry.get("weight_block_size"), entry.get("activation_scheme") == "static"
     weights = {**FLOAT8, "strategy": "block", "block_structure": block} if block else PER_TENSOR
     group = {**FLOAT8, "strategy": "group", "group_size": block[1], "dynamic": True} if block else PER_TOKEN
-    kept = [*(entry.get("modules_to_not_convert") or ()), *(entry.get("ignored_layers") or ())]
+    kept = _names(entry, where, "modules_to_not_convert", "ignored_layers")
     return QuantizationSettings(
         "fp8",
         (_scheme(weights, PER_TENSOR if static else group),),
@@ -262,7 +270,7 @@ def _modelopt(entry: Mapping[str, Any], where: str) -> QuantizationSettings:
         groups = [] if algorithm is None else [group(algorithm)]
     if entry.get("group_size") not in (None, 0, *(args.weights.group_size for args in groups)):
         raise InputError(f"{where} has group_size = {entry['group_size']!r:.40}, which {algorithm} does not have")
-    kept = [*(entry.get("exclude_modules") or ()), *(entry.get("ignore") or ())]
+    kept = _names(entry, where, "exclude_modules", "ignore")
     cached = entry.get("kv_cache_quant_algo") or entry.get("kv_cache_scheme")
     four_bits = any(args.weights.num_bits == 4 for args in groups)
     return QuantizationSettings(

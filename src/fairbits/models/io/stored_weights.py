@@ -56,11 +56,12 @@ class StoredWeight:
         """Raises if the files hold something else than a scheme and the format say."""
         scale, words = files[self.parts["scale"]], in_words(how)
         self._check_kind(how, layout, f"{self.kind}{', powers of two' * (scale.dtype == torch.uint8)}")
-        stated = how.scale_dtype or scale.dtype
-        if stated != scale.dtype or scale.dtype not in (*SCALES, FLOAT8, torch.uint8):
-            raise InputError(f"{scale.name} is {scale.dtype}, and {how.scale_dtype or 'a type of numbers'} is stated")
-        wanted = layouts.tiles(self.shape, self._tile(how))
         grouped = how.strategy in ("group", "tensor_group")
+        powers = how.type == "float" and how.strategy == "group" and how.group_size == 32
+        types = (torch.uint8,) if powers else (FLOAT8,) if how.strategy == "tensor_group" else SCALES
+        if scale.dtype not in types or how.scale_dtype not in (None, scale.dtype):
+            raise InputError(f"{scale.name} is {scale.dtype}, which {words} does not have")
+        wanted = layouts.tiles(self.shape, self._tile(how))
         if scale.shape not in _written(wanted, how.strategy) or (grouped and self.shape[-1] % how.group_size):
             raise InputError(f"{scale.name} is {list(scale.shape)}, and {words} needs {list(wanted)}")
         overall = [files[name].numel for kind, name in self.parts.items() if kind == "global_scale"]
@@ -117,7 +118,7 @@ class StoredWeight:
     def _tile(self, how: Any) -> Tile:
         rows, columns = self.shape[-2:]
         if how.strategy == "block":
-            return int(how.block_structure[0]), int(how.block_structure[1])
+            return min(int(how.block_structure[0]), rows), min(int(how.block_structure[1]), columns)
         return {"tensor": (rows, columns), "channel": (1, columns)}.get(how.strategy, (1, how.group_size))
 
 
