@@ -315,7 +315,3 @@ def _wanted(side: str, how: Any) -> tuple[str, ...]:
     if how.dynamic:
         return ()
     return (f"{side}_scale",) if how.symmetric else (f"{side}_scale", f"{side}_zero_point")
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
