@@ -33,8 +33,7 @@ from vllm_check import GPU_BUILDS, PACKAGES
 
 WORKER = Path(__file__).with_name("vllm_losses_worker.py")
 VARIANTS = ("FP8_DYNAMIC", "FP8", "FP8_BLOCK", "W8A8", "W4A8", "W4A16", "FP8-KV", "MXFP4", "NVFP4")
-LANGUAGES = ("eng_Latn", "fin_Latn", "ell_Grek", "kor_Hang")
-REFERENCE, TYPES = "reference", ("bfloat16", "float32")
+LANGUAGES, TYPES, REFERENCE = ("eng_Latn", "fin_Latn", "ell_Grek", "kor_Hang"), ("bfloat16", "float32"), "reference"
 OPTIONS = {"FP8-KV": {"kv_cache_dtype": "fp8"}, "NVFP4": {"emulate": True}}
 Losses = Mapping[str, Any]
 """The nats of every window, or an error."""
@@ -78,7 +77,8 @@ def in_vllm(models: Mapping[str, Path], text: TokenizedText, options: argparse.N
     }
     files = {name: options.out / f"{name}.json" for name in asked}
     job, log = options.out / "job.json", options.out / "log.txt"
-    job.write_text(json.dumps({"models": asked, "windows": [window_of(window.main) for window in text.windows]}))
+    windows = [window_of(window.main) for window in text.windows]
+    job.write_text(json.dumps({"models": asked, "windows": windows}))
     while missing := [name for name, file in files.items() if not file.exists()]:
         report(f"in vLLM: {', '.join(missing)}")
         python = python_of(options.environment, PACKAGES, without=GPU_BUILDS)
@@ -105,8 +105,7 @@ def table(text: TokenizedText, fairbits: Mapping[str, np.ndarray], vllm: Mapping
     rows, refused = [], []
     for name, dtype in product(VARIANTS, TYPES):
         reply = vllm.get(f"{name}.{dtype}", {})
-        if "error" in reply:
-            refused.append(f"- {name}, {dtype}: {reply['error']}")
+        refused += [f"- {name}, {dtype}: {reply['error']}"] if "error" in reply else []
         if "nats" in reply:
             plain = np.bincount(documents, vllm[f"{REFERENCE}.{dtype}"]["nats"])
             served = np.bincount(documents, reply["nats"]) - plain
@@ -116,11 +115,11 @@ def table(text: TokenizedText, fairbits: Mapping[str, np.ndarray], vllm: Mapping
                 of = text.lang == code
                 cells = columns[:, of].sum(1) / counts[of].sum()
                 error = np.linalg.norm(columns[2, of] - cells[2] * counts[of]) / counts[of].sum()
-                values = (*(f"{value:+.4f}" for value in cells[:3]), f"{error:.4f}", f"{cells[3]:+.4f}")
+                values = (*(f"{value:+z.4f}" for value in cells[:3]), f"{error:.4f}", f"{cells[3]:+z.4f}")
                 rows.append((name, dtype, short_name(code), *values))
-    heads = ("format", "type", "language", "added loss in vLLM", "in fairbits", "difference", "its standard error")
+    heads = ("format", "type", "language", "added loss in vLLM", "in fairbits", "difference", "standard error")
     tokens = ", ".join(f"{short_name(code)} {counts[text.lang == code].sum():,.0f}" for code in text.languages)
-    shown = Table("", (*heads, "without quantization"), tuple(rows), left=(0, 1, 2)).markdown()
+    shown = Table("", (*heads, "noise of the type"), tuple(rows), left=(0, 1, 2)).markdown()
     return "\n\n".join([shown, f"Tokens: {tokens}.", *refused])
 
 
@@ -136,7 +135,6 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=TYPES, help="that vLLM computes in")
     options = parser.parse_args()
     options.device, options.awq_python = "cpu", ""
-    options.out.mkdir(parents=True, exist_ok=True)
     write(options)
     place = Place(options.out, options.model)
     text = text_of(place.reference, options)
