@@ -104,7 +104,7 @@ class PackedWeights:
                 notes.append(
                     f"{words} as Blackwell GPUs do; older ones serve such weights with activations of 16 bits"
                     if four
-                    else f"{words} as when the model is served"
+                    else f"{words} too, as compressed-tensors rounds them"
                 )
         if (cached := self.settings.keys_and_values) is not None:
             scales = "" if self._cache_scales else "; its files hold no scales for them, and 1 is used, as servers do"
