@@ -24,7 +24,7 @@ CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")  # the path of a re
 ODD = re.compile(r"[^A-Za-z0-9_.]+|\.\.+|--+")  # what the name of a repository must not have
 LONGEST = 96  # characters of a repository's name, at most
 LICENSE_KEYS = ("license", "license_name", "license_link")
-PAGE, RECIPE, CONFIG = "report.html", "recipe.yaml", "config.json"
+PAGE, RECIPE = "report.html", "recipe.yaml"
 WRITTEN = "<!-- written by fairbits report -->"  # a line of every card that may be replaced by a newer one
 RECIPE_HEAD = "# How this model was quantized. The command repeats it, with the plan.json next to this file."
 PIPELINES = {"causal": "text-generation", "masked": "fill-mask", "transcription": "automatic-speech-recognition"}
@@ -151,25 +151,39 @@ def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widt
     return config_widths(config)
 
 
+SCHEMES: Mapping[tuple[object, str], tuple[int, int | str, int]] = {  # bits, group, bits of inputs
+    ("fp8", ""): (8, "block", 8),
+    ("mxfp4", ""): (4, 32, 16),
+    ("modelopt", "FP8"): (8, "tensor", 8),
+    ("modelopt", "FP8_PER_CHANNEL_PER_TOKEN"): (8, "channel", 8),
+    ("modelopt", "NVFP4"): (4, 16, 4),
+}
+"""Formats in floating point whose config.json gives no bits."""
+
+
 def config_widths(config: Mapping[str, Any]) -> Widths:
     """Returns how weights are stored by the config.json of a model."""
-    from fairbits.models.io.quantization_settings import is_readable, read_settings
-
-    entry = config.get("quantization_config")
-    method = entry.get("quant_method") if isinstance(entry, Mapping) else None
-    try:
-        schemes = read_settings(entry, CONFIG).groups if isinstance(entry, Mapping) and is_readable(entry) else ()
-    except InputError:
-        schemes = ()
-    weights = [scheme.weights for scheme in schemes]
-    inputs = [scheme.input_activations.num_bits for scheme in schemes if scheme.input_activations is not None]
-    groups = {how.group_size or how.strategy for how in weights}
+    stored = config.get("quantization_config")
+    if not isinstance(stored, Mapping):
+        return Widths((), None, None)
+    method = stored.get("quant_method")
+    schemes = _mapping(stored.get("config_groups")).values()
+    stated = SCHEMES.get((method, str(stored.get("quant_algo", "")).upper()))
+    if stated is not None and isinstance(method, str):
+        return Widths((stated[0],), stated[1], method, floats=True, inputs=stated[2])
+    parts = [_mapping(_mapping(scheme).get("weights")) for scheme in schemes] or [stored]
+    inputs = (_whole(_mapping(_mapping(scheme).get("input_activations")).get("num_bits")) for scheme in schemes)
+    bits = {_whole(part.get("num_bits", part.get("bits"))) for part in parts}
+    shared = ("channel", "tensor")
+    group = {
+        _whole(part.get("group_size")) or next((s for s in shared if s == part.get("strategy")), None) for part in parts
+    }
     return Widths(
-        tuple(sorted({how.num_bits for how in weights})),
-        groups.pop() if len(groups) == 1 else None,
+        tuple(sorted(number for number in bits if number is not None)),
+        group.pop() if len(group) == 1 else None,
         method if isinstance(method, str) else None,
-        floats=any(how.type == "float" for how in weights),
-        inputs=min(inputs, default=16),
+        floats=any(part.get("type") == "float" for part in parts),
+        inputs=min((number for number in inputs if number is not None), default=16),
     )
 
 
@@ -219,6 +233,14 @@ def _exists(target: str) -> bool:
         return os.path.exists(os.path.expanduser(target))
     except (OSError, ValueError):  # a name that is too long, or has a null character
         return False
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def hub_files(content: Mapping[str, Any], facts: HubFacts) -> dict[str, str]:

@@ -55,7 +55,8 @@ class StoredWeight:
     def check(self, how: Any, files: Files, layout: str | None) -> None:
         """Raises if the files hold something else than a scheme and the format say."""
         scale, words = files[self.parts["scale"]], in_words(how)
-        self._check_kind(how, layout, f"{self.kind}{', powers of two' * (scale.dtype == torch.uint8)}")
+        kind = f"{self.kind}{', powers of two' * (scale.dtype == torch.uint8)}"
+        self._check_kind(how, layout, kind, words=files[self.parts["codes"]].shape[-1])
         grouped = how.strategy in ("group", "tensor_group")
         powers = how.type == "float" and how.strategy == "group" and how.group_size == 32
         types = (torch.uint8,) if powers else (FLOAT8,) if how.strategy == "tensor_group" else SCALES
@@ -70,15 +71,17 @@ class StoredWeight:
         if ("zero_point" in self.parts) == how.symmetric:
             raise InputError(f"{self.name} has {'' if how.symmetric else 'no '}zero points ({words})")
         if "zero_point" in self.parts:
-            zeros, rows = files[self.parts["zero_point"]], -(-wanted[0] * self.bits // WORD_BITS)
+            zeros, rows = files[self.parts["zero_point"]], -(-wanted[0] * how.num_bits // WORD_BITS)
             packed = zeros.dtype == torch.int32 and self.kind == "int words" and zeros.shape == (rows, *wanted[1:])
             if not packed and (zeros.dtype != torch.int8 or zeros.shape != wanted):
                 raise InputError(f"{zeros.name} is {zeros.dtype} {list(zeros.shape)}; {words} needs {list(wanted)}")
 
-    def _check_kind(self, how: Any, layout: str | None, kind: str) -> None:
+    def _check_kind(self, how: Any, layout: str | None, kind: str, *, words: int) -> None:
         kinds = {"float": (f"float{how.num_bits}",), "int": ("int words", "int8")}[how.type]
-        whole = self.kind == "int8" and how.num_bits <= 8
-        if self.kind not in kinds or not (whole or how.num_bits == self.bits) or how.dynamic:
+        fits = how.num_bits <= 8 if self.kind == "int8" else how.num_bits == self.bits
+        if self.kind == "int words":  # a narrow matrix has room for more bits than it holds
+            fits = words == -(-self.shape[1] * how.num_bits // WORD_BITS)
+        if self.kind not in kinds or not fits or how.dynamic:
             raise InputError(f"{self.name} is stored as {self.kind}, {self.bits} bits, and {in_words(how)} is stated")
         if layout is not None and layout in FORMATS and kind not in FORMATS[layout]:
             raise InputError(f"{self.name} is stored as {kind}, which the format {layout} does not hold")
@@ -100,7 +103,7 @@ class StoredWeight:
 
     def _codes(self, codes: Tensor) -> Tensor:
         if self.kind == "int words":
-            return layouts.unpack_integers(codes, self.bits, self.shape)
+            return layouts.unpack_integers(codes, self.how.num_bits, self.shape)
         if (
             self.kind == "int8"
             and self.how.num_bits < 8
@@ -113,7 +116,7 @@ class StoredWeight:
     def _zero_points(self, zeros: Tensor, tile: Tile) -> Tensor:
         if zeros.dtype != torch.int32:
             return zeros
-        return layouts.unpack_integers(zeros, self.bits, layouts.tiles(self.shape, tile), along=0)
+        return layouts.unpack_integers(zeros, self.how.num_bits, layouts.tiles(self.shape, tile), along=0)
 
     def _tile(self, how: Any) -> Tile:
         rows, columns = self.shape[-2:]
@@ -155,8 +158,8 @@ def _shape_of_words(name: str, parts: Mapping[str, str], files: Files, read: Rea
     if len(words.shape) != 2 or files[parts["shape"]].shape != (2,):
         raise InputError(f"{words.name} is not a matrix with a shape")
     rows, columns = map(int, read(parts["shape"]))
-    bits = words.shape[1] * WORD_BITS // max(columns, 1)
-    if rows != words.shape[0] or not 1 < bits <= 8 or words.shape[1] != -(-columns * bits // WORD_BITS):
+    bits = max((bits for bits in range(2, 9) if words.shape[1] == -(-columns * bits // WORD_BITS)), default=0)
+    if rows != words.shape[0] or not bits:
         raise InputError(
             f"{words.name} has {words.shape[0]} rows of {words.shape[1]} words for {rows} rows of {columns} codes, "
             "which are not packed densely"
