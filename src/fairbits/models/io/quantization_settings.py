@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import torch
 from compressed_tensors.quantization import (  # type: ignore[import-untyped]
     QuantizationArgs,
     QuantizationConfig,
@@ -175,6 +176,9 @@ def _compressed_tensors(entry: Mapping[str, Any], where: str) -> QuantizationSet
     odd = next((how.num_bits for how in [*schemes, config.kv_cache_scheme] if how and not 1 < how.num_bits <= 8), None)
     if odd is not None:
         raise InputError(f"{where} has num_bits = {odd!s:.20}; only 2 to 8 can be read")
+    for how in schemes:  # versions before 0.13 say nothing of the type of scales of 4-bit floats
+        if how is not None and how.type == "float" and how.num_bits == 4 and how.scale_dtype is None:
+            how.scale_dtype = {16: torch.float8_e4m3fn, 32: torch.uint8}.get(how.group_size)
     cached = config.kv_cache_scheme
     if cached is not None and (
         cached.dynamic or not cached.symmetric or cached.strategy not in ("tensor", "attn_head")
