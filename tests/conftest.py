@@ -46,6 +46,8 @@ M2M100_SIZE = {
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 48),
 }
+OPT_SIZE = {**TOKENS, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 48}
+OPT_SIZE |= dict.fromkeys(("hidden_size", "word_embed_proj_dim"), 32)
 NO_START = {"bos_token": None}
 MASK = {"mask_token": "<unk>"}
 
@@ -55,6 +57,7 @@ READING: dict[str, tuple[Any, Callable[[], Any], dict[str, Any]]] = {
     "qwen2": (t.Qwen2ForCausalLM, lambda: t.Qwen2Config(**GROUPED), NO_START),
     "gemma3": (t.Gemma3ForCausalLM, lambda: t.Gemma3TextConfig(**GROUPED, head_dim=16, sliding_window=8), {}),
     "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **TOKENS), {}),
+    "opt": (t.OPTForCausalLM, lambda: t.OPTConfig(**OPT_SIZE, max_position_embeddings=64), {}),
     "mt5": (t.MT5ForConditionalGeneration, lambda: t.MT5Config(**MT5_SIZE, decoder_start_token_id=3), {}),
     "m2m100": (t.M2M100ForConditionalGeneration, lambda: t.M2M100Config(**M2M100_SIZE, decoder_start_token_id=3), {}),
     "xlmr": (t.XLMRobertaForMaskedLM, lambda: t.XLMRobertaConfig(**SIZE, max_position_embeddings=68), MASK),

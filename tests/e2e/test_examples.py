@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_docs import parse, words_of
 
 from fairbits.models import embedded
 
@@ -66,3 +67,19 @@ def test_workflow_is_a_workflow() -> None:
     assert all({"run", "uses"} & set(step) for step in steps)
     kept = next(step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))
     assert kept.split() == ["out/report.html", "out/scores.json", "gate.xml"]
+
+
+def test_workflow_of_a_server_gates_what_it_measures() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((EXAMPLES / "github-workflow-server.yml").read_text("utf-8"))
+    steps = workflow["jobs"]["gate"]["steps"]
+    assert all({"run", "uses"} & set(step) for step in steps)
+    commands = [words_of(step["run"]) for step in steps if step.get("run", "").startswith("fairbits ")]
+    for words in commands:
+        parse(words)
+    assert [words[0] for words in commands] == ["evaluate", "report", "gate"]
+    files = {words[words.index("--out") + 1] for words in commands if "--out" in words} | {"gate.xml"}
+    kept = next(step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", ""))
+    assert set(kept.split()) == files
+    assert set(re.findall(r"\$(\w+)", str(steps))) - {"PWD"} <= workflow["env"].keys()
+    assert steps[-2] == {"if": "always()", "run": "docker logs server --tail 200; docker rm --force server"}

@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
+import numpy as np
 import openai
 import pytest
+
+from fairbits.evaluation.scores import Scores
 
 COMMAND = Path(sys.executable).with_name("fairbits")
 PROMPT = "Tous les êtres humains naissent libres"
@@ -147,3 +150,31 @@ def test_a_key_must_be_long(adaptive, command, tmp_path) -> None:
     code, _, errors = command("serve", adaptive[0], "--port", "0", "--api-key-file", tmp_path / "key")
     assert code == 2
     assert "16 characters or more" in errors
+
+
+@pytest.mark.long
+def test_evaluate_measures_a_server_as_its_checkpoint(
+    adaptive: tuple[Path, Path], outer_blocks, command, tmp_path
+) -> None:
+    text = ("--languages", "eng_Latn,heb_Hebr", "--tokens", "192", "--sequence", "48", "--device", "cpu")
+    reference, here, there = outer_blocks(4).directory, tmp_path / "here.json", tmp_path / "there.json"
+    assert command("evaluate", adaptive[0], "--reference", reference, *text, "--out", here)[0] == 0
+    process = [COMMAND, "serve", adaptive[0], "--name", "tiny", "--port", "0"]
+    with subprocess.Popen(process, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            match = re.search(r"http://[\d.]+:\d+", server.stdout.readline())
+            assert match
+            options = ("--reference", reference, *text, "--out", there)
+            code, printed, errors = command("evaluate", f"{match[0]}/v1", *options)
+        finally:
+            server.kill()
+    assert (code, "Traceback" in errors) == (0, False)
+    local, served = Scores.load(here), Scores.load(there)
+    assert served.documents.nll_quantized == pytest.approx(local.documents.nll_quantized, rel=1e-5)
+    assert np.array_equal(served.documents.flips, local.documents.flips)
+    assert local.documents.flips.sum() > 0
+    assert (served.documents.kl <= local.documents.kl * (1 + 1e-5)).all()
+    assert served.measurement is not None
+    assert (served.measurement.engine, served.measurement.model) == ("fairbits", "tiny")
+    assert "KL at least" in printed

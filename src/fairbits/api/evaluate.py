@@ -3,24 +3,34 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from fairbits.api.evaluate_llama_cpp import evaluate_with_llama_cpp
+from fairbits.api.evaluate_server import evaluate_server
 from fairbits.api.fit import text_workload, within_memory
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
 from fairbits.core.records import parse_object
+from fairbits.core.units import NEW_TOKENS
+from fairbits.evaluation.continuations import TextPrompts, choose_prompts
 from fairbits.evaluation.language_groups import NamedGroups, read_groups
+from fairbits.evaluation.llama_cpp.llama_perplexity import FAIRBITS, check_engine
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.servers.address import ServerOptions, is_address, is_saved_reference
 from fairbits.evaluation.setting import Identity
-from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
+from fairbits.evaluation.signature import DIGITS, YES, Signature, hash_texts
+from fairbits.evaluation.writer import local_writers
 from fairbits.forward.tokenize import open_corpus_for
+from fairbits.models.cache_types import cache_type
+from fairbits.models.cached_checkpoint import with_kv_cache
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.io.file_names import check_packages
 from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
-from fairbits.models.loaded_checkpoint import Model, open_checkpoints
+from fairbits.models.loaded_checkpoint import Model, open_checkpoint, open_checkpoints
 from fairbits.quantization.plan import PLAN
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.documents import Documents
@@ -41,9 +51,17 @@ def evaluate(
     sequence: int = 512,
     seed: int = 0,
     split: str = "evaluation",
+    join: bool = False,
+    kv_cache: str | None = None,
     groups: NamedGroups | None = None,
+    generate: int | None = None,
+    new_tokens: int = NEW_TOKENS,
     device: str = AUTO,
     repeat: str | Signature | None = None,
+    server: ServerOptions | None = None,
+    save_reference: str | Path | None = None,
+    engine: str = FAIRBITS,
+    llama_perplexity: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Scores:
     """Returns the damage of quantization to every document of every language.
@@ -51,46 +69,115 @@ def evaluate(
     `reference` is the model before it was quantized. Both may be loaded models of transformers, with their `tokenizer`;
     they are not changed. `text` is a corpus or its path; without it the embedded
     declaration is used, for the embedded model in its own languages unless others are named. `tokens` is the budget per
-    language. `groups` of languages, such as "high=eng,fra;low=swh,yor", are compared with each other (`read_groups`).
+    language. With `join` the documents of a language are joined into full windows of `sequence` tokens, over which
+    intervals then are. `kv_cache` is a type such as int8 (`CACHE_TYPES`): keys and values of the quantized model are
+    rounded as a server's cache does; a model evaluated against itself shows what the cache alone costs. `groups` of
+    languages, such as "high=eng,fra;low=swh,yor", are compared with each other (`read_groups`).
+    With `generate`, both models also continue the beginnings of so many documents of every language, with `new_tokens`
+    tokens or fewer: how many answers are in another language, repeat themselves or are empty (`GeneratedText`).
     Both models compute in float32, one after the other; of a model that takes more than half of the free
     memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
     the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
     text that are not the same are refused.
+
+    `quantized` may be the address of a running server, such as "http://localhost:8000/v1" (`server` says how it is
+    asked). The predictions of the reference are then written into the directory `save_reference`, if there is one, and
+    that directory may be the `reference` of other calls. With the engine "llama.cpp", the program `llama_perplexity`
+    (by default the one on PATH) computes the predictions of a GGUF file, on chunks of text instead of documents.
     """
+    check_engine(engine, quantized, llama_perplexity, repeat=repeat)
+    served = is_address(quantized)
+    only_here: dict[str, object] = {"kv_cache": kv_cache, "repeat": repeat}
+    if engine != FAIRBITS:
+        only_here |= {"generate": generate, "join": join or None}
+    unused = next((name for name, value in only_here.items() if value is not None), None)
+    if unused is not None and (served or engine != FAIRBITS):
+        raise InputError(f"{unused} is for checkpoints that fairbits computes itself; leave it out")
+    if not served and (server is not None or save_reference is not None or is_saved_reference(reference)):
+        raise InputError(
+            "server, save_reference and saved references are for running servers: give http://HOST:PORT/v1"
+        )
     if repeat is None:
-        request = TextRequest(split, tokens, sequence, seed)
+        request = TextRequest(split, tokens, sequence, seed, join)
     device = resolve_device(device)
+    if served:
+        return evaluate_server(
+            str(quantized),
+            reference=reference,
+            options=server or ServerOptions(),
+            tokenizer=tokenizer,
+            languages=languages,
+            text=text,
+            request=request,
+            groups=groups,
+            generate=generate,
+            new_tokens=new_tokens,
+            save=save_reference,
+            device=device,
+            progress=progress,
+        )
+    if engine != FAIRBITS:
+        assert isinstance(quantized, str | Path)  # `check_engine` refuses others
+        before = _plain(open_checkpoint(reference, tokenizer, quantized=True))
+        corpus = open_corpus_for(before, text, languages)
+        named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
+        scores = evaluate_with_llama_cpp(
+            quantized,
+            before,
+            corpus,
+            request=request,
+            llama_perplexity=llama_perplexity,
+            notes=_notes("reference", before),
+            device=device,
+            progress=progress,
+        )
+        return replace(scores, groups=named)
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
-        return _repeated(after, before, repeat, text=text, groups=groups, device=device, progress=progress)
+        options = {"groups": groups, "generate": generate, "new_tokens": new_tokens, "device": device}
+        return _repeated(after, before, _signature(repeat, kv_cache), text=text, progress=progress, **options)
     check_not_swapped(after, before)
     check_readable(after)  # before anything that takes time
-    check_readable(before)
-    before = before.plain or before
+    after = after if kv_cache is None else with_kv_cache(after, kv_cache)
+    before = _plain(before)
     corpus = open_corpus_for(before, text, languages)
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
+    prompts: TextPrompts | None = None
+    if generate is not None:  # what cannot be written is refused before anything that takes time
+        prompts = choose_prompts(before.tokenizer(), corpus, count=generate, new_tokens=new_tokens, request=request)
+        writers = local_writers(before, after, device=device)
     workload = text_workload("evaluate", before, corpus, request, device=device)
     with (
         within_memory(workload, device=device, progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
     ):
         scores = checkpoint_scores(after, answers, reference=before, device=device, progress=show)
+        if prompts is not None:
+            written = prompts.measure(*writers, progress=show)
+            scores = replace(scores, generated=written, notes=(*scores.notes, *prompts.notes))
     return replace(scores, groups=named)
+
+
+def _signature(repeat: str | Signature, kv_cache: str | None) -> Signature:
+    """Returns a signature; raises if it has another KV cache than the one that was asked for."""
+    signature = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
+    if kv_cache is not None and cache_type(kv_cache) != signature.kv_cache:
+        stated = signature.kv_cache or "none"
+        raise InputError(f"the KV cache is {kv_cache} here and {stated} in the signature; leave --kv-cache out")
+    return signature
 
 
 def _repeated(
     after: Checkpoint,
     before: Checkpoint,
-    repeat: str | Signature,
+    signature: Signature,
     *,
     text: str | Path | Corpus | None,
-    groups: NamedGroups | None,
-    device: str,
     progress: Progress | None,
+    **options: Any,
 ) -> Scores:
-    signature = repeat if isinstance(repeat, Signature) else Signature.parse(repeat)
     named = DECLARATION if signature.text == "udhr" else signature.text  # the name of its corpus
     corpus = open_corpus(named if text is None else text, signature.languages)
     here = replace(
@@ -108,9 +195,10 @@ def _repeated(
         sequence=signature.window,
         seed=signature.seed,
         split=signature.split,
-        groups=groups,
-        device=device,
+        join=signature.joined == YES,
+        kv_cache=signature.kv_cache or None,
         progress=progress,
+        **options,
     )
     return replace(scores, notes=(*scores.notes, *signature.check(scores.signature(signature.measure))))
 
@@ -131,6 +219,12 @@ def checkpoint_scores(
         device=device,
         progress=progress,
     )
+
+
+def _plain(model: Checkpoint) -> Checkpoint:
+    """Returns a reference with its weights in float32; raises if it cannot be loaded."""
+    check_readable(model)
+    return model.plain or model
 
 
 def check_readable(model: Checkpoint) -> None:

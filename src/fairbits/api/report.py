@@ -87,7 +87,7 @@ def named_methods(scores: Sequence[Scores], plan: Plan | None) -> tuple[Method, 
     if plan is not None:
         names[0] = _name(plan)
     return tuple(
-        Method(name if name is not None and names.count(name) == 1 else measured.quantized.target, measured)
+        Method(name if name is not None and names.count(name) == 1 else measured.quantized.name, measured)
         for name, measured in zip(names, scores, strict=True)
     )
 

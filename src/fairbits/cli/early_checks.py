@@ -15,6 +15,8 @@ from fairbits.core.errors import InputError
 from fairbits.core.files import check_directory
 from fairbits.core.records import read_object
 from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.servers.address import ServerAddress, is_address, is_saved_reference
+from fairbits.models.cache_types import cache_type
 from fairbits.models.embedded import PREFIX, embedded_languages
 from fairbits.models.io.file_names import CONFIG, MODELOPT_FILE, check_packages, check_transformers
 from fairbits.models.source import check_source
@@ -42,17 +44,29 @@ def check(arguments: Mapping[str, Any], *, example: str = "", with_text: bool = 
         check_directory(arguments["results"])
     named = {name: arguments[name] for name in MODELS if arguments.get(name) is not None}
     revised = next((name for name in ("model", "reference", "base") if name in named), "")
-    for name, model in named.items():
+    local = {name: model for name, model in named.items() if not _is_elsewhere(name, model)}
+    for name, model in local.items():
         check_model(model, revision=arguments.get("revision") if name == revised else None, packed=name in PACKED)
+    if arguments.get("kv_cache") is not None:
+        cache_type(arguments["kv_cache"])
     if "reference" in named:
         _check_reference(named["reference"], named.get("quantized", ""))
     for model in arguments.get("models") or ():
         check_model(model, revision=arguments.get("revision"))
     names, text = language_names(arguments.get("languages")), arguments.get("text")
+    with_text = with_text and not is_saved_reference(arguments.get("reference"))
     if "text" in arguments and (with_text or names is not None or text is not None):
         for model in [named[revised]] if revised else arguments.get("models") or [DEMO]:
             check_text(text, names, trained=embedded_languages(model))
     return names
+
+
+def _is_elsewhere(argument: str, model: str) -> bool:
+    """Returns whether a model is a running server, or a reference whose predictions were saved."""
+    if argument == "quantized" and is_address(model):
+        ServerAddress.parse(model)
+        return True
+    return argument == "reference" and is_saved_reference(model)
 
 
 def check_model(model: str, *, revision: str | None = None, packed: bool = False) -> None:

@@ -1,32 +1,71 @@
 """The command `evaluate` on the command line."""
 
+from collections.abc import Mapping
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from fairbits.cli import completion, compute, early_checks, options
 from fairbits.cli.estimate_table import print_estimates
 from fairbits.cli.terminal import print_json, print_notes, print_tables, print_written, stages
+from fairbits.core.checks import whole
 from fairbits.core.errors import InputError
+from fairbits.core.units import LEAST_DOCUMENTS, NEW_TOKENS
+from fairbits.evaluation.llama_cpp.llama_perplexity import ENGINES, FAIRBITS, check_engine
+from fairbits.evaluation.servers.address import (
+    EXAMPLE,
+    KEY_VARIABLE,
+    ServerOptions,
+    is_address,
+    is_saved_reference,
+    key_from,
+    remove_answers,
+)
 from fairbits.evaluation.signature import Signature
+from fairbits.models.cache_types import CACHE_TYPES
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, read_corpus
+
+if TYPE_CHECKING:
+    from fairbits.evaluation.scores import Scores
+
+SERVERS = "Running servers"
+server_option = partial(options.option, rich_help_panel=SERVERS)
 
 
 def evaluate(
     quantized: Annotated[
         str,
         options.argument(
-            "The quantized model: a directory, a .gguf file, or a model id on the Hub.", "QUANTIZED", completion.model
+            "The quantized model: a directory, a .gguf file, a model id on the Hub, or the address of a running server "
+            "(http://HOST:PORT/v1).",
+            "QUANTIZED",
+            completion.model,
         ),
     ],
-    reference: Annotated[str, options.option("The model before quantization.", "MODEL", completion.model)],
+    reference: Annotated[
+        str,
+        options.option("The model before quantization, or what --save-reference wrote.", "MODEL", completion.model),
+    ],
     languages: options.Languages = None,
     text: options.TextFrom = None,
     tokens: options.EvaluationTokens = 8192,
     sequence: options.Sequence = 512,
     seed: options.Seed = 0,
     groups: options.LanguageGroups = None,
+    generate: Annotated[
+        int | None,
+        options.option(
+            "Also let both models continue the beginnings of this many documents of every language, and count the "
+            "answers in another language, repetitions and empty answers. 200 is a good number.",
+            "N",
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        int | None, options.option("With --generate: maximum new tokens per answer; by default 64.", "N")
+    ] = None,
     device: options.Device = "auto",
     all_text: Annotated[
         bool,
@@ -36,6 +75,35 @@ def evaluate(
             "model that was not calibrated on this text.",
         ),
     ] = False,
+    join: Annotated[
+        bool,
+        options.flag(
+            "--join",
+            help="Join the documents of every language into windows that are all full, for long contexts such as "
+            "--sequence 16384. Intervals are then over windows.",
+        ),
+    ] = False,
+    kv_cache: Annotated[
+        str | None,
+        options.option(
+            "Round keys and values of QUANTIZED as a server's cache does: fp8_e4m3, int8, int4, nvfp4, q8_0 or others. "
+            "With QUANTIZED as its own reference it shows what the cache alone costs.",
+            "TYPE",
+            completion.one_of(*CACHE_TYPES),
+        ),
+    ] = None,
+    engine: Annotated[
+        str,
+        options.option(
+            "What computes the predictions of the quantized model: fairbits, or llama.cpp for a .gguf file.",
+            "NAME",
+            completion.one_of(*ENGINES),
+        ),
+    ] = FAIRBITS,
+    llama_perplexity: Annotated[
+        str | None,
+        options.option("The program llama-perplexity of llama.cpp; by default the one on PATH.", "PATH"),
+    ] = None,
     dry_run: options.DryRun = False,
     repeat: Annotated[
         str | None,
@@ -50,23 +118,80 @@ def evaluate(
         options.option("Branch, tag or commit of the reference model on the Hub; by default its main branch.", "NAME"),
     ] = None,
     trust_remote_code: options.Trust = False,
+    served_model: Annotated[
+        str | None, server_option("Which of the server's models; needed if it has several.", "NAME")
+    ] = None,
+    top_k: Annotated[
+        int, server_option("How many of the most probable tokens the server returns; KL is a bound from them.", "N")
+    ] = ServerOptions.top,
+    own_text: Annotated[
+        bool,
+        options.flag(
+            "--own-text",
+            help="Evaluate on text that the reference model writes, beginning like that of --text: the KL divergence "
+            "is then an unbiased estimate instead of a bound.",
+            rich_help_panel=SERVERS,
+        ),
+    ] = False,
+    hidden_states: Annotated[
+        Path | None,
+        server_option("The directory where vLLM, on this machine, writes its last hidden states: KL is exact.", "DIR"),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        server_option(
+            "The served checkpoint, whose head reads the hidden states; by default what the server names.", "DIR"
+        ),
+    ] = None,
+    save_reference: Annotated[
+        Path | None,
+        server_option("Keep the predictions of the reference in a new directory, for --reference next time.", "DIR"),
+    ] = None,
+    concurrency: Annotated[int, server_option("Requests at a time.", "N")] = ServerOptions.concurrency,
+    timeout: Annotated[float, server_option("Seconds that a request may take.", "S")] = ServerOptions.timeout,
+    patience: Annotated[
+        float, server_option("Seconds for which a request that fails is sent again.", "S")
+    ] = ServerOptions.patience,
+    api_key_env: Annotated[
+        str, server_option("The environment variable with the key of the server.", "NAME")
+    ] = KEY_VARIABLE,
     as_json: options.Json = False,
 ) -> None:
-    """Measure how much each language loses by quantization.
+    """Measure how much each language loses by quantization, in a checkpoint or in a running server.
 
     It shows how many of 100 next tokens change, perplexity and KL divergence, worst language first, with intervals.
 
     Examples:
       fairbits evaluate ./fp8 --reference ./model --text texts --out scores.json
       fairbits evaluate model.Q4_K_M.gguf --reference ./model --text texts
+      fairbits evaluate http://localhost:8000/v1 --reference ./model --text texts
       fairbits evaluate ./w4 --reference ./model --text texts --tokens 20000
+      fairbits evaluate ./model --reference ./model --kv-cache fp8_e4m3
+      fairbits evaluate model.gguf --reference ./model --engine llama.cpp
       fairbits evaluate w4 --reference embedded:tiny --groups 'high=eng;low=swh'
+      fairbits evaluate ./w4 --reference ./model --text texts --generate 200
     """
     names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
+    check_engine(engine, quantized, llama_perplexity, repeat=repeat, dry_run=dry_run)
     if repeat is not None:
         Signature.parse(repeat)
+    served = is_address(quantized)
+    server = _server_options(locals()) if served else None
+    if not served:
+        _check_no_server_options(locals())
+    if dry_run and served:
+        raise InputError("--dry-run is for checkpoints; how long a server takes is seen when it answers")
+    if generate is not None:
+        whole("--generate", generate, least=LEAST_DOCUMENTS)
+        if dry_run:
+            print_notes(["the estimate is without the text that the models write (--generate)"])
+    elif new_tokens is not None:
+        raise InputError("--new-tokens is for the text that models write: add --generate N")
+    new_tokens = NEW_TOKENS if new_tokens is None else whole("--new-tokens", new_tokens, least=1)
     corpus: str | Corpus | None = text
-    if text is None or text in EMBEDDED:
+    if is_saved_reference(reference):
+        pass  # it has the text
+    elif text is None or text in EMBEDDED:
         if all_text:
             raise InputError("--all-text is for text of your own: give it with --text")
     else:
@@ -86,15 +211,36 @@ def evaluate(
     from fairbits.models.sketched_checkpoint import open_sketch
 
     device = compute.choose_device(device)
+    keys = "tokens sequence seed join kv_cache groups generate new_tokens device repeat engine llama_perplexity"
+    if server is not None:
+        with stages("opening the reference model") as show:
+            before = (
+                reference
+                if is_saved_reference(reference)
+                else Checkpoint(reference, trust_remote_code=trust_remote_code, revision=revision)
+            )
+            scores = run_evaluate(
+                quantized,
+                reference=before,
+                languages=names,
+                text=corpus,
+                server=server,
+                save_reference=save_reference,
+                progress=show,
+                **options.pick(locals(), keys),
+            )
+        show_scores(scores, quantized, out_file, as_json=as_json)
+        remove_answers(server.answers)
+        return
     opened = open_sketch if dry_run else Checkpoint
     with stages("opening the models"):
-        after = opened(quantized, trust_remote_code=trust_remote_code)
+        after = quantized if engine != FAIRBITS else opened(quantized, trust_remote_code=trust_remote_code)
         before = opened(reference, trust_remote_code=trust_remote_code, revision=revision)
     for model in (after, before):
-        if model.kind == "gguf" and not dry_run:
+        if isinstance(model, Checkpoint) and model.kind == "gguf" and not dry_run:
             print_notes([f"{model.target} is dequantized in {model.directory}: delete it when you are done with it"])
     if dry_run:
-        request = TextRequest("evaluation", tokens, sequence, seed)
+        request = TextRequest("evaluation", tokens, sequence, seed, join)
         with stages("measuring this machine"):
             estimate = estimate_evaluate(before, device=device, languages=names, text=corpus, request=request)
         print_estimates([estimate], as_json=as_json)
@@ -106,8 +252,13 @@ def evaluate(
             languages=names,
             text=corpus,
             progress=show,
-            **options.pick(locals(), "tokens sequence seed groups device repeat"),
+            **options.pick(locals(), keys),
         )
+    show_scores(scores, quantized, out_file, as_json=as_json)
+
+
+def show_scores(scores: "Scores", quantized: str, out_file: Path | None, *, as_json: bool) -> None:
+    """Writes and prints scores, and what can be done next."""
     options.write_out(out_file, scores.save)
     if as_json:
         print_json(scores.summary())
@@ -121,3 +272,28 @@ def evaluate(
         if out_file is not None:
             file = quote(str(out_file))
             print_notes([f"next: fairbits gate {file} --max-changed {SUGGESTED:g}, or fairbits report {file}"])
+
+
+def _check_no_server_options(arguments: Mapping[str, Any]) -> None:
+    """Raises if an option was given that only running servers have."""
+    for name, parameter in signature(evaluate).parameters.items():
+        settings = get_args(parameter.annotation)[1]
+        if settings.rich_help_panel == SERVERS and arguments[name] != parameter.default:
+            raise InputError(
+                f"{options.spell_flag(name)} is for running servers, and {arguments['quantized']} is none; leave it "
+                f"out, or give an address such as {EXAMPLE}"
+            )
+
+
+def _server_options(arguments: Mapping[str, Any]) -> ServerOptions:
+    """Returns how a server is asked; with --out, what it has answered is kept beside that file until the end."""
+    out_file, states = arguments["out_file"], arguments["hidden_states"]
+    key_from(arguments["api_key_env"])  # raises if it is not there, before anything that takes time
+    return ServerOptions(
+        model=arguments["served_model"],
+        top=arguments["top_k"],
+        key_variable=arguments["api_key_env"],
+        keep_answers=True,
+        answers=None if out_file is None or states is not None else out_file.with_name(f"{out_file.name}.answers"),
+        **options.pick(arguments, "concurrency timeout patience own_text hidden_states checkpoint"),
+    )

@@ -45,6 +45,14 @@ def gate(
             "N",
         ),
     ] = None,
+    max_wrong_language: Annotated[
+        float | None,
+        options.option(
+            "Limit on how many of 100 generated answers quantization adds in another language than the prompt, in "
+            "every language. The scores need evaluate --generate.",
+            "N",
+        ),
+    ] = None,
     max_worst: Annotated[float | None, options.option("Limit on the damage of the worst language.", "X")] = None,
     max_mean: Annotated[float | None, options.option("Limit on the mean damage of the languages.", "X")] = None,
     max_gap: Annotated[
@@ -100,6 +108,7 @@ def gate(
       fairbits gate scores.json --against baseline.json --max-worse 0.005
       fairbits gate scores.json --max-ratio 2 --groups 'high=eng,fra;low=swh,yor'
       fairbits gate scores.json --max-mean 0.01 --junit gate.xml --json
+      fairbits gate scores.json --max-changed 10 --max-wrong-language 5
       fairbits gate --samples before after --max-worst 0.02
     """
     from fairbits.evaluation.gate import gate as run_gate
@@ -110,6 +119,7 @@ def gate(
     for_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
     for_scores = {
         "--max-changed": max_changed,
+        "--max-wrong-language": max_wrong_language,
         "--against": against,
         "--max-worse": max_worse,
         "--max-ratio": max_ratio,
@@ -142,7 +152,8 @@ def gate(
     verdict = run_gate(
         scores,
         **options.pick(
-            locals(), "measure unit against max_worse groups max_ratio max_changed max_worst max_mean max_gap"
+            locals(),
+            "measure unit against max_worse groups max_ratio max_changed max_wrong_language max_worst max_mean max_gap",
         ),
     )
     _write_notes(verdict, junit_file)

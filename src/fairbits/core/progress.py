@@ -10,10 +10,14 @@ A stage is reported the moment it begins, with nothing done.
 BYTES = "byte"
 READING, ROUNDING = "reading text", "rounding blocks"
 REFERENCE, QUANTIZED = "evaluating the reference model", "evaluating the quantized model"
+WRITING = "writing text"
+WEIGHTS, SAVING = "writing weights", "saving the reference"
+ASKING, COMPARING = "asking the server", "comparing the answers with the reference"
 UNITS = {
     READING: "token",
     "reading weights": BYTES,
-    "writing weights": BYTES,
+    WEIGHTS: BYTES,
+    SAVING: BYTES,
     ROUNDING: "block",
     "trying language weights": "block",
     "measuring blocks": "trial",
@@ -21,6 +25,9 @@ UNITS = {
     "evaluating": "window",
     REFERENCE: "window",
     QUANTIZED: "window",
+    WRITING: "token",
+    ASKING: "request",
+    COMPARING: "token",
     "recording activations": "window",
     "computing thresholds": "layer",
     "learning": "step",

@@ -9,6 +9,7 @@ UNITS = ("bits_per_byte", "nats_per_token", "nats_per_section")  # a section is 
 MEASURES = ("divergence", "loss")  # from the reference model's predictions, or the added loss
 MEASURE_LABELS = {"divergence": "divergence", "loss": "added loss"}  # how measures are written for people
 LEAST_DOCUMENTS = 5  # documents that a language needs for a confidence interval
+NEW_TOKENS = 64  # that a model writes for each prompt, at most, unless another number is given
 UNIT_LABELS = {unit: unit.replace("_", " ") for unit in UNITS}  # how units are written for people
 
 NATS_PER_BIT = math.log(2)

@@ -84,7 +84,7 @@ def disparity_table(both: Mapping[str, Disparity], changed: Disparity, sections:
     below: list[Cell] = []
     if any(disparity.ratio is None and disparity.gap is not None for disparity in both.values()):
         below.append(dim("The ratio is left out where the smallest damage may be 0."))
-    if both["divergence"].gap is not None:
+    if changed.gap is not None:
         below.append(dim("Worst, best and gap (worst minus best) are corrected for chance, so they differ a little."))
     alike = [name for name, disparity in both.items() if disparity.hidden]
     if alike:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
-from fairbits.core.records import Amount, Code, Column, Count, check_ordered
+from fairbits.core.records import LARGEST, Amount, Code, Column, Count, check_ordered
 
 Sums = Annotated[Floats, Column(Amount)]
 
@@ -24,7 +25,7 @@ class DocumentScores:
     bytes: Sums
     nll_reference: Sums
     nll_quantized: Sums
-    kl: Sums
+    kl: Annotated[Floats, Column(Annotated[float, Ge(-LARGEST), Le(LARGEST)])]  # negative only where it is an estimate
     flips: Sums
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class DocumentScores:
                 f"flips.{odd[0]} is {self.flips[odd[0]]:g}; it must be at most its tokens, {self.tokens[odd[0]]:g}"
             )
         for name in ("kl", "nll_reference", "nll_quantized"):
-            odd = np.flatnonzero((getattr(self, name) > 0) & (self.tokens == 0))
+            odd = np.flatnonzero((getattr(self, name) != 0) & (self.tokens == 0))
             if odd.size:
                 raise InputError(f"{name}.{odd[0]} is {getattr(self, name)[odd[0]]:g} of no token; it must be 0")
         names = self.lang.tolist()
@@ -65,14 +66,17 @@ class DocumentScores:
 
 @dataclass(frozen=True)
 class TokenPercentiles:
-    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, nats."""
+    """Percentiles over the predicted tokens of a language: of the divergence, and of the change of the margin, nats.
+
+    llama.cpp reports no margins.
+    """
 
     kl_p99: Amount
     kl_p50: Amount
     kl_p95: Amount
     kl_p99_9: Amount
-    margin_p50: float
-    margin_p1: float
+    margin_p50: float | None = None
+    margin_p1: float | None = None
 
     def __post_init__(self) -> None:
         check_ordered("kl_p50, kl_p95, kl_p99, kl_p99_9", (self.kl_p50, self.kl_p95, self.kl_p99, self.kl_p99_9))

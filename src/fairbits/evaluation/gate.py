@@ -19,11 +19,13 @@ from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS
 from fairbits.core.version import __version__
 from fairbits.evaluation.language_groups import EXAMPLE, NamedGroups
 from fairbits.evaluation.meaning import SUGGESTED, Meaning
+from fairbits.evaluation.measurement import BOUND
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages, worst_first
 from fairbits.stats.intervals import Estimate
 
 CHANGED = "change in any language"  # how the name of a check on first choices ends
+WRONG = "are in another language than their prompt"
 Outcome = Literal["pass", "fail", "undecided"]
 NOT_IN_XML = re.compile("[\ufffe\uffff]")  # characters that `printable` keeps and XML forbids
 
@@ -85,8 +87,8 @@ class GateResult(Shown):
 
     @property
     def only_changes(self) -> bool:
-        """Whether all limits are on first choices, so that neither measure nor unit matters."""
-        return all(check.name.endswith(CHANGED) for check in self.checks)
+        """Whether all limits are on first choices or answers, so that neither measure nor unit matters."""
+        return all(check.name.endswith(CHANGED) or WRONG in check.name for check in self.checks)
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -176,12 +178,37 @@ def changed_check(scores: Scores, limit: float) -> Check:
         corrected = f", corrected for the choice of the worst of {count}" if count > 1 else ""
         measured += f" ({100 * changed.confidence:g} % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
     check = decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
+    uncertain = {} if scores.measurement is None else scores.measurement.undecided
+    if check.outcome == "fail" and uncertain:
+        most = {c: 100 * uncertain.get(c, 0.0) for c in scores.languages}
+        if not any(share.bounded and 100 * share.low - most[c] > limit for c, share in scores.flips.items()):
+            words = "in some of these the names of tokens do not tell whether they change"
+            return replace(check, outcome="undecided", reason=f"{check.reason}, but {words} (up to {most[code]:.3g})")
     others = {c: share.transform(lambda x: 100 * x) for c, share in scores.flips.items() if c != code and share.bounded}
     alike = [c for c in worst_first(others) if side_of_limit(others[c], limit) == check.outcome]
     if check.outcome == "pass" or not alike:
         return check
     also = "Also over the limit" if check.outcome == "fail" else "Also undecided"
     return replace(check, reason=f"{check.reason}. {also}: {', '.join(alike)}")
+
+
+def wrong_language_check(scores: Scores, limit: float) -> Check:
+    """Returns the decision on how many of 100 answers quantization adds in another language than the prompt."""
+    generated = scores.generated
+    if generated is None:
+        raise InputError(
+            f"the scores of {scores.quantized.target} have no generated text; measure it with fairbits evaluate "
+            "--generate 200"
+        )
+    frame = generated.added["wrong"]
+    code, share = frame.worst()
+    added, after = share.transform(lambda x: 100 * x), generated.share("wrong", "quantized", code)
+    title = f"at most {limit:g} more of 100 answers {WRONG} in any language"
+    measured = f"{code}: {format_estimate(added, f'more of 100 answers {WRONG}')}, {100 * after.value:.3g} in all"
+    missing = [lang for lang in scores.languages if lang not in generated.languages]
+    if missing:
+        measured += f", {', '.join(missing)} not measured"
+    return decide(title, measured, added, limit=limit, frame=frame, grows=True)
 
 
 def ratio_check(scores: Scores, limit: float, *, measure: str, unit: str) -> Check:
@@ -284,6 +311,7 @@ def gate(
     scores: Scores | str | Path,
     *,
     max_changed: float | None = None,
+    max_wrong_language: float | None = None,
     max_worst: float | None = None,
     max_mean: float | None = None,
     max_gap: float | None = None,
@@ -297,7 +325,8 @@ def gate(
     """Returns whether the damage is within limits, and whether it is not worse than a baseline's.
 
     Scores are the result of `evaluate`, or its path. `max_changed` limits how many of 100 tokens may have another first
-    choice than in the reference model, in every language; 10 is a good limit to start with. For the other limits, the
+    choice than in the reference model, in every language; 10 is a good limit to start with. `max_wrong_language` limits
+    how many of 100 generated answers quantization adds in another language than the prompt. For the other limits, the
     damage is the divergence from the reference model, or the added loss with `measure="loss"`. A limit is met if the
     whole interval is at most the limit and exceeded if the whole interval is above it. `max_worse` is such a limit for
     the difference from the baseline of every language, of the mean and of the worst language. Without it only a
@@ -312,13 +341,14 @@ def gate(
         in_range("the limit of the difference", max_worse, least=0)
         if against is None:
             raise InputError(f"max_worse is {max_worse:g}, but there is no baseline; give one with against")
-    if max_changed is not None:
-        in_range("max_changed", max_changed, least=0, most=100)
+    for name, share in (("max_changed", max_changed), ("max_wrong_language", max_wrong_language)):
+        if share is not None:
+            in_range(name, share, least=0, most=100)
     if max_ratio is not None:
         in_range("the limit of the ratio", max_ratio, least=1)
     elif groups is not None:
         raise InputError("groups are only for a limit on their ratio; give --max-ratio, or leave --groups out")
-    if not limits and against is None and max_ratio is None and max_changed is None:
+    if not limits and against is None and max_ratio is None and max_changed is None and max_wrong_language is None:
         raise InputError(
             f"there is no limit; --max-changed {SUGGESTED:g} is a good limit to start with: at most {SUGGESTED:g} of "
             "100 tokens change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
@@ -326,16 +356,24 @@ def gate(
         )
     quantized = _scores("scores", scores)
     quantized = quantized if groups is None else quantized.with_groups(groups)
+    only_bounds = measure == "divergence" and quantized.kl_kind == BOUND
+    if only_bounds and (max_gap is not None or max_ratio is not None):
+        raise InputError(
+            f"the KL divergence of {quantized.quantized.target} is a lower bound. Gaps and ratios of bounds do not say "
+            'how the languages differ: use --measure loss (in Python measure="loss") or --max-changed'
+        )
     frame, signature = quantized.frame(unit, measure=measure), str(quantized.signature(measure))
     notes = (*quantized.notes, *interval_notes(frame))
     checks = [] if max_changed is None else [changed_check(quantized, max_changed)]
-    checks += [limit_check(frame, name, limit) for name, limit in limits.items()]
+    checks += [] if max_wrong_language is None else [wrong_language_check(quantized, max_wrong_language)]
+    damage = [limit_check(frame, name, limit) for name, limit in limits.items()]
+    checks += [_of_bound(check) for check in damage] if only_bounds else damage
     if max_ratio is not None:
         checks.append(ratio_check(quantized, max_ratio, measure=measure, unit=unit))
     improved: tuple[str, ...] = ()
     if against is not None:
         baseline = _scores("the baseline", against)
-        quantized.check_same_text(baseline)
+        quantized.check_comparable(baseline, measure=measure)
         theirs = baseline.frame(unit, measure=measure)
         paired = frame.minus(theirs)
         totals = {"mean": paired.mean(), "worst language": frame.worst_minus(theirs)}
@@ -351,8 +389,16 @@ def gate(
             notes += (f"the baseline was made from another model, {target}: each is compared with its own reference",)
         improved = tuple(sorted(theirs.contrast(frame).worse()))
     return GateResult(
-        quantized.quantized.target, measure, unit, tuple(checks), improved, notes, signature, quantized.meaning
+        quantized.quantized.name, measure, unit, tuple(checks), improved, notes, signature, quantized.meaning
     )
+
+
+def _of_bound(check: Check) -> Check:
+    """Returns the decision on a lower bound: it can be above a limit, but not show that the true value is below it."""
+    if check.outcome != "pass":
+        return check
+    reason = f"{check.reason}, but this KL is a lower bound, and the true one may be above the limit"
+    return replace(check, outcome="undecided", reason=reason)
 
 
 def _scores(name: str, scores: Scores | str | Path) -> Scores:

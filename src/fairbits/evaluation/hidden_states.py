@@ -1,22 +1,16 @@
 """The features of a model on a text: its last hidden states at the positions that predict a token, and their head.
 
-A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`). Both have:
-
-`name`             the model
-`separate`         whether logits exist only where the head is called
-`logit_positions`  the number of positions whose logits may be in memory at a time
-`notes`            what a reader of any result must know
-`features`         yields all predicting positions, in an order that depends neither on the model nor on the batch size
-`head`             the function from features to logits; in blocks, once the first features are there
+A model that fits is in memory as a whole (`WholeModel`); of a larger one, one block is (`StreamedModel`).
 """
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.memory import (
@@ -29,8 +23,8 @@ from fairbits.core.memory import (
     STATES_BYTES,
 )
 from fairbits.core.progress import Progress
-from fairbits.forward.batches import Batch, batches, in_parts
-from fairbits.forward.body_and_head import Split, positions_per_batch, split_head
+from fairbits.forward.batches import Batch, batches, in_parts, sample_batch
+from fairbits.forward.body_and_head import Split, attend_in_little_memory, positions_per_batch, split_head
 from fairbits.forward.lockstep import MOST_BATCHES, VisitProgress, lockstep
 from fairbits.forward.streaming import BlockLoader, NotStreamableError, StreamedBody
 from fairbits.forward.windows import NO_LABEL, TokenizedText
@@ -38,6 +32,7 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import fits_whole, is_gpu, move
 
 DTYPE = torch.float32  # what models are evaluated in
+LONG_WINDOW = 2048  # tokens up to which the scores of all heads of an attention fit in memory
 LOADED_FACTOR = 8  # bytes of a loaded weight in float32, for each byte of it on disk, if that has 4 bits
 
 
@@ -60,6 +55,22 @@ class HiddenStates:
         return (HiddenStates(*part) for part in zip(*columns, strict=True))
 
 
+class EvaluatedModel(Protocol):
+    """A model that gives features and has a head that reads them."""
+
+    name: str
+    separate: bool  # whether logits exist only where the head is called
+    logit_positions: int  # how many positions may have their logits in memory at a time
+    notes: tuple[str, ...]  # what a reader of any result must know
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """Returns the function from features to logits, once the first features are there."""
+
+    def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
+        """Yields all predicting positions, in an order that depends neither on the model nor on the batch size."""
+
+
 class WholeModel:
     """A loaded model on a text."""
 
@@ -70,7 +81,7 @@ class WholeModel:
         self._split = split_for(model, text, device=device)
         self.name, self.separate = str(model.name_or_path), self._split.separate
         self.notes = notes
-        self.logit_positions = positions_of_logits(model.config, device)
+        self.logit_positions = positions_of_logits(model.config.get_text_config().vocab_size, device)
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
@@ -96,13 +107,14 @@ class StreamedModel:
     ) -> None:
         self._text, self._device, self._dtype = text, device, dtype
         self._loader = BlockLoader(checkpoint, device, dtype=dtype)
-        self._samples = [next(batches(text, positions=1)).on(device) for _ in range(2)]
+        self._samples = [sample_batch(text).on(device) for _ in range(2)]
+        _spare_memory(self._loader.model.model, text, device)
         self._body = StreamedBody(self._loader.model.model, whole=self._samples[0])
         self._split: Split | None = None
         self._position_bytes = checkpoint.hidden_size * DTYPE.itemsize
         self.name, self.separate = checkpoint.target, True
         self.notes: tuple[str, ...] = ()
-        self.logit_positions = positions_of_logits(checkpoint.config, device)
+        self.logit_positions = positions_of_logits(checkpoint.config.get_text_config().vocab_size, device)
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
@@ -148,9 +160,6 @@ class StreamedModel:
             ) from None
 
 
-EvaluatedModel = WholeModel | StreamedModel
-
-
 def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *, device: str) -> EvaluatedModel:
     """Returns a model to evaluate on a text; a checkpoint is loaded, or passed in blocks if it does not fit."""
     if not isinstance(model, Checkpoint):
@@ -183,7 +192,14 @@ def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *,
 def split_for(model: PreTrainedModel, text: TokenizedText, *, device: str) -> Split:
     """Returns the model, moved to the device and split into body and head."""
     move(model, device)
-    return split_head(model, next(batches(text, positions=1)).on(device))  # the shortest window is enough to decide
+    _spare_memory(model, text, device)
+    return split_head(model, sample_batch(text).on(device))
+
+
+def _spare_memory(model: PreTrainedModel, text: TokenizedText, device: str) -> None:
+    """Makes attention on a GPU take little memory where windows are long."""
+    if is_gpu(device) and max(window.length for window in text.windows) > LONG_WINDOW:
+        attend_in_little_memory(model)
 
 
 def evaluation_positions(device: str) -> int:
@@ -191,9 +207,9 @@ def evaluation_positions(device: str) -> int:
     return GPU_EVALUATION_POSITIONS if is_gpu(device) else EVALUATION_POSITIONS
 
 
-def positions_of_logits(config: PretrainedConfig, device: str | torch.device) -> int:
+def positions_of_logits(vocabulary: int, device: str | torch.device) -> int:
     """Returns the number of positions whose logits may be in memory at a time."""
-    positions = max(LOGITS // int(config.get_text_config().vocab_size), LOGIT_POSITIONS)
+    positions = max(LOGITS // vocabulary, LOGIT_POSITIONS)
     return GPU_LOGITS_FACTOR * positions if is_gpu(device) else positions
 
 

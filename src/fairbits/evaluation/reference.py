@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 from fairbits.core.errors import InputError
 from fairbits.core.progress import QUANTIZED, REFERENCE, Progress, begin
 from fairbits.evaluation.divergence import DocumentSums, compare_logits
-from fairbits.evaluation.hidden_states import HiddenStates, evaluated_model, predicted_positions
+from fairbits.evaluation.hidden_states import EvaluatedModel, HiddenStates, evaluated_model, predicted_positions
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
-from fairbits.forward.tokenize import estimated_size_notes, short_text_notes, tokenize_corpus
+from fairbits.forward.tokenize import estimated_size_notes, joined_notes, short_text_notes, tokenize_corpus
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import Corpus, TextRequest
@@ -38,10 +38,11 @@ class ReferenceModel:
     target: str  # the model
     text: TokenizedText  # what it was evaluated on
     notes: tuple[str, ...]  # what a reader of any result must know
-    _head: Callable[[Tensor], Tensor] = field(repr=False)
-    _features: NDArray[np.uint8] = field(repr=False)
-    _dtype: torch.dtype = field(repr=False)
+    head: Callable[[Tensor], Tensor] = field(repr=False)
+    features: NDArray[np.uint8] = field(repr=False)
+    dtype: torch.dtype = field(repr=False)
     _file: IO[bytes] = field(repr=False)
+    separate: bool = True  # whether the features are not the logits themselves
     setting: EvaluationSetting | None = None  # only `on_corpus` sets it and `identity`
     identity: Identity | None = None
 
@@ -63,7 +64,7 @@ class ReferenceModel:
         estimated = estimated_size_notes(text.estimated, len(text.lang))
         identity = Identity.of(checkpoint)
         reference = cls.on_text(checkpoint, text, device=device, progress=progress)
-        notes = (*corpus.notes, *short, *estimated, *reference.notes)
+        notes = (*corpus.notes, *joined_notes(request), *short, *estimated, *reference.notes)
         return replace(reference, notes=notes, setting=setting, identity=identity)
 
     @classmethod
@@ -85,26 +86,34 @@ class ReferenceModel:
             stack.pop_all()
         notes = (*evaluated.notes, *(() if evaluated.separate else (WHOLE,)))
         target = model.target if isinstance(model, Checkpoint) else evaluated.name
-        return cls(target, text, notes, evaluated.head, features, dtype, file)
+        return cls(target, text, notes, evaluated.head, features, dtype, file, evaluated.separate)
 
     def logits(self, positions: slice | Tensor, *, device: str = "cpu") -> Tensor:
         """Returns the logits of some positions, numbered in the order of the features, as a copy."""
         if self._file.closed:
             raise InputError(f"the reference {self.target} is closed; use it before closing it, or create it again")
-        if isinstance(self._head, torch.nn.Module):
-            self._head.to(device)
+        if isinstance(self.head, torch.nn.Module):
+            self.head.to(device)
         # a copy, as the features may themselves be the logits
-        rows = np.array(self._features[positions if isinstance(positions, slice) else positions.numpy()])
+        rows = np.array(self.features[positions if isinstance(positions, slice) else positions.numpy()])
         with torch.no_grad():
-            return self._head(torch.from_numpy(rows).view(self._dtype).to(device))
+            return self.head(torch.from_numpy(rows).view(self.dtype).to(device))
 
     @torch.no_grad()
     def compare(
-        self, model: PreTrainedModel | Checkpoint, *, device: str = "cpu", progress: Progress | None = None
+        self,
+        model: PreTrainedModel | Checkpoint | EvaluatedModel,
+        *,
+        device: str = "cpu",
+        progress: Progress | None = None,
     ) -> DocumentSums:
         """Returns how a quantized model, loaded or not, differs from the reference, after one pass over the text."""
         begin(progress, QUANTIZED)
-        evaluated = evaluated_model(model, self.text, device=device)
+        evaluated: EvaluatedModel
+        if isinstance(model, PreTrainedModel | Checkpoint):
+            evaluated = evaluated_model(model, self.text, device=device)
+        else:
+            evaluated = model
         sums = torch.zeros(5, len(self.text.lang), dtype=torch.float64)
         token_kl, token_margin = torch.empty(2, predicted_positions(self.text))
         token_document = torch.empty(len(token_kl), dtype=torch.long)

@@ -23,6 +23,7 @@ from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, 
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.disparity import Disparity, disparity_table, measure_disparity
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
+from fairbits.evaluation.generated_text import GeneratedText
 from fairbits.evaluation.language_groups import (
     GroupDamage,
     Groups,
@@ -34,8 +35,9 @@ from fairbits.evaluation.language_groups import (
     read_groups,
 )
 from fairbits.evaluation.meaning import Meaning, times
+from fairbits.evaluation.measurement import BOUND, KL, WHOLE, WRITTEN, Measurement
 from fairbits.evaluation.setting import TASK_NAMES, EvaluationSetting, Identity
-from fairbits.evaluation.signature import DIGITS, Signature, hash_texts
+from fairbits.evaluation.signature import DIGITS, YES, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
 from fairbits.stats.frame import Contrast, LanguageFrame, estimate_columns, interval_notes, worst_first
 from fairbits.stats.intervals import Estimate
@@ -71,19 +73,28 @@ class Scores(Shown):
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     groups: Groups = field(default_factory=dict)
+    measurement: Measurement | None = None
+    generated: GeneratedText | None = None
 
     def __post_init__(self) -> None:
         check_once("languages", self.languages)
-        for name, codes in (
-            ("documents.lang", self.documents.lang.tolist()),
-            ("percentiles", self.percentiles),
-            ("question.hashes", self.setting.hashes),
-        ):
+        named = {"documents.lang": self.documents.lang.tolist(), "question.hashes": self.setting.hashes}
+        if self.kl_kind == WHOLE:
+            named["percentiles"] = self.percentiles
+        for name, codes in named.items():
             check_same_keys(name, codes, "languages", self.languages)
+        if self.kl_kind != WRITTEN and (self.documents.kl < 0).any():
+            raise InputError("documents.kl is negative; only an estimate on text of the reference can be")
+        served = self.measurement is not None and self.measurement.url is not None  # which does not say its size
+        for name, identity in (("quantized", self.quantized), ("reference", self.reference)):
+            if not identity.size_bytes and (name == "reference" or not served):
+                raise InputError(f"{name}.size_bytes is 0; it must be above 0")
         if self.groups:
             check_groups(self.groups)
             for codes in self.groups.values():
                 check_within("groups", codes, "languages", self.languages)
+        if self.generated is not None:
+            check_within("generated.lang", self.generated.lang.tolist(), "languages", self.languages)
 
     @classmethod
     def of(
@@ -95,12 +106,15 @@ class Scores(Shown):
         reference: Identity,
         setting: EvaluationSetting,
         notes: tuple[str, ...] = (),
+        measurement: Measurement | None = None,
     ) -> "Scores":
         language = text.language_of[sums.token_document]
         percentiles = {
             code: TokenPercentiles.of(sums.token_kl[language == i], sums.token_margin[language == i])
             for i, code in enumerate(text.languages)
+            if measurement is None or measurement.kl == WHOLE
         }
+        notes = (*(() if measurement is None else measurement.notes), *notes)
         documents = DocumentScores(
             lang=text.lang,
             document=text.document.astype(np.int64),
@@ -112,7 +126,15 @@ class Scores(Shown):
             flips=sums.flips,
         )
         measured_with = {name: version for name, version in versions().items() if name in MATTERING}
-        return cls(quantized, reference, setting, text.languages, documents, percentiles, notes, measured_with)
+        return cls(
+            *(quantized, reference, setting, text.languages, documents, percentiles, notes, measured_with),
+            measurement=measurement,
+        )
+
+    @property
+    def kl_kind(self) -> KL:
+        """What the KL divergence is: exact, a lower bound, or an estimate on text of the reference."""
+        return WHOLE if self.measurement is None else self.measurement.kl
 
     def frame(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> LanguageFrame:
         """Returns the damage of every language, with intervals over documents.
@@ -132,7 +154,7 @@ class Scores(Shown):
                 tokens=docs.tokens,
                 size_bytes=docs.bytes,
                 unit=unit,
-                least=0.0 if measure == "divergence" else -math.inf,
+                least=0.0 if measure == "divergence" and self.kl_kind != WRITTEN else -math.inf,
             )
         return self._frames[kind]
 
@@ -204,13 +226,25 @@ class Scores(Shown):
 
     def contrast(self, baseline: "Scores", *, unit: str = "bits_per_byte", measure: str = "divergence") -> Contrast:
         """Returns this damage minus the baseline's of every language, paired by document, with Holm p values."""
-        self.check_same_text(baseline)
+        self.check_comparable(baseline, measure=measure)
         return self.frame(unit, measure=measure).contrast(baseline.frame(unit, measure=measure))
+
+    def check_comparable(self, baseline: "Scores", *, measure: str) -> None:
+        """Raises unless both were measured on the same text, with KL divergences of one kind that are no bounds."""
+        self.check_same_text(baseline)
+        kinds = {self.kl_kind, baseline.kl_kind}
+        if measure == "divergence" and (len(kinds) > 1 or BOUND in kinds):
+            raise InputError(
+                f"the KL divergence of {self.quantized.target} is of the kind {self.kl_kind!r} and that of "
+                f"{baseline.quantized.target} of the kind {baseline.kl_kind!r}. Only KL divergences of one kind can be "
+                "compared, and lower bounds not at all: compare the added loss (--measure loss; in Python "
+                'measure="loss")'
+            )
 
     def check_same_text(self, baseline: "Scores") -> None:
         """Raises unless both were measured on the same text, cut the same way."""
         mine, theirs = self.setting, instance("the baseline", baseline, Scores).setting
-        for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed"):
+        for name in ("task", "split", "parallel", "hashes", "tokens", "sequence", "seed", "joined"):
             if getattr(mine, name) != getattr(theirs, name):
                 raise InputError(
                     f"{self.quantized.target} and {baseline.quantized.target} were measured on different text ({name} "
@@ -237,6 +271,8 @@ class Scores(Shown):
             seed=setting.seed,
             measure=one_of("measure", measure, MEASURES),
             versions=dict(self.versions),
+            kv_cache=self.quantized.kv_cache or "",
+            joined=YES if setting.joined else "",
         )
 
     def summary(self) -> dict[str, Any]:
@@ -244,9 +280,10 @@ class Scores(Shown):
         return {
             "schema": SUMMARY,
             "fairbits": __version__,
-            "quantized": asdict(self.quantized),
-            "reference": asdict(self.reference),
+            "quantized": self.quantized.as_data(),
+            "reference": self.reference.as_data(),
             "question": self.setting.as_data() | {"asked": TASK_NAMES[self.setting.task]},
+            "measurement": self.measurement and asdict(self.measurement),
             "languages": {code: self._language(code, units) for code in self.languages},
             "signature": str(self.signature()),
             "disparity": {
@@ -254,13 +291,14 @@ class Scores(Shown):
                 for measure in MEASURES
             },
             "groups": self._group_data(units),
+            "generated": None if self.generated is None else self.generated.as_data(),
             "meaning": self.meaning.as_data(),
             "notes": [*self.notes, *self.interval_notes, *self.notes_on_flips()],
         }
 
     def as_bytes(self) -> bytes:
         content = {
-            **{name: asdict(getattr(self, name)) for name in ("quantized", "reference")},
+            **{name: getattr(self, name).as_data() for name in ("quantized", "reference")},
             "question": self.setting.as_data(),
             "languages": list(self.languages),
             "percentiles": {code: asdict(percentiles) for code, percentiles in self.percentiles.items()},
@@ -268,8 +306,12 @@ class Scores(Shown):
             "versions": dict(self.versions),
             "documents": {name: column.tolist() for name, column in self.documents.columns().items()},
         }
+        if self.measurement is not None:
+            content["measurement"] = asdict(self.measurement)
         if self.groups:
             content["groups"] = {name: list(codes) for name, codes in self.groups.items()}
+        if self.generated is not None:
+            content["generated"] = self.generated.as_record()
         return as_lines(_lines(SCORES.stamp(content), nested=True))
 
     def save(self, path: str | Path) -> None:
@@ -301,8 +343,8 @@ class Scores(Shown):
                 columns |= estimate_columns(f"{measure}_{unit}", (damage[code] for code in order))
         columns |= estimate_columns("flips", (self.flips[code] for code in order))
         columns["recovery"] = [self.recovery[code] for code in order]
-        percentiles = [vars(self.percentiles[code]) for code in order]
-        columns |= {name: [row[name] for row in percentiles] for name in percentiles[0]}
+        percentiles = [vars(self.percentiles[code]) for code in order if self.percentiles]
+        columns |= {name: [row[name] for row in percentiles] for name in (percentiles or [{}])[0]}
         return data_frame(columns, index="language")
 
     def plot(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Figure:
@@ -313,14 +355,16 @@ class Scores(Shown):
         """Returns the damage of every language, percentiles over tokens, the disparity, notes, and what it means."""
         notes = notes_table([*self.notes, *self.interval_notes])
         meaning = Table("What this means", below=(self.meaning.sentence,))
-        both = {measure: self.disparity(measure=measure) for measure in MEASURES}
-        sections = self.disparity("nats_per_section") if self.setting.parallel else None
+        measures = [measure for measure in MEASURES if measure == "loss" or self.kl_kind != BOUND]  # no gap of bounds
+        both = {measure: self.disparity(measure=measure) for measure in measures}
+        sections = self.disparity("nats_per_section") if self.setting.parallel and "divergence" in both else None
         over = disparity_table(both, measure_disparity(self.changed_frame), sections)
-        damage = {measure: self.group_damage(measure=measure) for measure in MEASURES}
+        damage = {measure: self.group_damage(measure=measure) for measure in measures}
         shown = {measure: part for measure, part in damage.items() if part is not None}
         ungrouped = outside(self.groups, self.languages)
         groups = [group_table(self.groups, shown, ungrouped=ungrouped)] if shown else []
-        return [self._language_table(), meaning, over, *groups, *notes]
+        generated = [] if self.generated is None else [self.generated.table()]
+        return [self._language_table(), meaning, over, *groups, *generated, *notes]
 
     def _language_table(self) -> Table:
         damage = self.frame().by_language()
@@ -330,16 +374,17 @@ class Scores(Shown):
         size, documents = self.quantized.size_bytes, self.documents
         amounts = (
             count_of(len(self.languages), "language"),
-            count_of(len(documents.lang), "document"),
+            count_of(len(documents.lang), self.setting.unit),
             count_of(int(documents.tokens.sum()), "predicted token"),
         )
-        least = count_of(min(estimate.n for estimate in self.flips.values()), "document")
-        share = f"{megabytes(size)}, {size / self.reference.size_bytes:.0%} of the reference"
+        share = "" if not size else f"{megabytes(size)}, {size / self.reference.size_bytes:.0%} of the reference"
+        label = "KL" if self.measurement is None else self.measurement.kl_label
+        least = count_of(min(estimate.n for estimate in self.flips.values()), self.setting.unit)
         return Table(
-            [(self.quantized.target, "bold cyan"), "  ", (share, "bold")],
+            [(self.quantized.name, "bold cyan"), "  ", (share, "bold")],
             (
                 *("\nlanguage", "\ncode", "changed,\nof 100", "\nperplexity"),
-                *(f"KL, {number.prefix}bits/byte\n(95 % interval)", ""),
+                *(f"{label}, {number.prefix}bits/byte\n(95 % interval)", ""),
             ),
             tuple(
                 (
@@ -406,13 +451,19 @@ class Scores(Shown):
             **damage,
             "relative_perplexity": self.relative_perplexity[code].to_dict(),
             "kl": self.kl[code].to_dict(),
-            "percentiles": asdict(self.percentiles[code]),
+            "percentiles": asdict(self.percentiles[code]) if self.percentiles else None,
             "flips": self.flips[code].to_dict(),
             "recovery": self.recovery[code],
         }
 
 
-SCORES = Kind("fairbits.scores/2", "a file of scores", "fairbits evaluate --out", Scores, optional=("groups",))
+SCORES = Kind(
+    "fairbits.scores/2",
+    "a file of scores",
+    "fairbits evaluate --out",
+    Scores,
+    optional=("groups", "measurement", "generated"),
+)
 
 
 def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:

@@ -22,20 +22,36 @@ TASK_NAMES: Mapping[Task, str] = {
 
 @dataclass(frozen=True)
 class Identity:
-    """A model: its name as given, the SHA-256 of configuration and weights, and its bytes on disk."""
+    """A model: its name as given, the SHA-256 of configuration and weights, its bytes on disk, and its KV cache.
+
+    `kv_cache` is the type that keys and values were rounded to, if one was chosen for the evaluation. Of a model that a
+    server computes, the hash is of what the server says of itself, and the bytes are 0: not known.
+    """
 
     target: str
     fingerprint: Digest
-    size_bytes: Positive
+    size_bytes: Count
+    kv_cache: str | None = None
 
     @classmethod
     def of(cls, checkpoint: "Checkpoint") -> "Identity":
-        return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes)
+        return cls(checkpoint.target, checkpoint.fingerprint, checkpoint.size_bytes, checkpoint.kv_cache)
+
+    @property
+    def name(self) -> str:
+        """The model as readers see it, with its KV cache."""
+        return self.target if self.kv_cache is None else f"{self.target}, KV cache {self.kv_cache}"
+
+    def as_data(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class EvaluationSetting:
-    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it."""
+    """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
+
+    Where documents were `joined`, what scores call a document is a window of them.
+    """
 
     task: Task
     corpus: str
@@ -46,9 +62,16 @@ class EvaluationSetting:
     sequence: Positive
     seed: Count
     source: str | None = field(default=None, compare=False)
+    joined: bool = False
 
     def as_data(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "source" or value is not None}
+        """Returns the entries of a file; what was not asked for is left out."""
+        return {name: value for name, value in asdict(self).items() if name not in ("source", "joined") or value}
+
+    @property
+    def unit(self) -> str:
+        """What intervals are over."""
+        return "window" if self.joined else "document"
 
     @classmethod
     def of(cls, checkpoint: "Checkpoint", corpus: Corpus, request: TextRequest) -> "EvaluationSetting":
@@ -57,8 +80,9 @@ class EvaluationSetting:
             task=checkpoint.task,
             corpus=corpus.name,
             split=request.split,
-            parallel=corpus.parallel,
+            parallel=corpus.parallel and not request.joined,
             hashes=dict(corpus.hashes[request.split]),
             source=corpus.source,
+            joined=request.joined,
             **request.settings,
         )

@@ -11,12 +11,16 @@ from fairbits.core.units import MEASURES
 
 LONGEST_NUMBER = 19
 DIGITS = 16  # hexadecimal digits of a hash
+OPTIONAL, YES = ("kv_cache", "joined"), "yes"
 FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What was measured: both models, the text and how much of it, the measure, and the versions that matter."""
+    """What was measured: both models, the text and how much of it, the measure, and the versions that matter.
+
+    The type of the quantized model's KV cache, and whether documents were `joined` (`YES`), are there if chosen.
+    """
 
     model: str
     reference: str
@@ -29,6 +33,8 @@ class Signature:
     seed: Count
     measure: str
     versions: Mapping[str, str]
+    kv_cache: str = ""
+    joined: str = ""
 
     @classmethod
     def parse(cls, line: str) -> "Signature":
@@ -37,29 +43,31 @@ class Signature:
         pairs = [part.partition(":") for part in line.strip().split("|")]
         values = {name.strip(): value for name, _, value in pairs}
         names = [field.name for field in fields(cls) if field.name != "versions"]
-        missing = [name for name in names if not values.get(name)]
+        missing = [name for name in names if not values.get(name) and name not in OPTIONAL]
         if missing or len(values) < len(pairs):
             problem = f"{missing[0]} is missing" if missing else "a name occurs twice"
             raise InputError(f"{line!r:.80} is not a signature ({problem}); it must be {FORM}")
-        record = {name: values[name] for name in names} | {
+        record = {name: values[name] for name in names if name in values} | {
             **{name: _number(name, values[name]) for name in ("tokens", "window", "seed")},
             "languages": values["languages"].split("+"),
             "versions": {name: value for name, value in values.items() if name not in names},
         }
         parsed = check_record(cls, record, source="the signature")
         one_of("measure of the signature", parsed.measure, MEASURES)
+        one_of("joined in the signature", parsed.joined, ("", YES))
         check_once("languages of the signature", parsed.languages)
         return parsed
 
     def __str__(self) -> str:
         """Returns the line. A text is named as it was given; a sign that would end the field is replaced."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "versions"}
+        named = {name: value for name, value in named.items() if value != "" or name not in OPTIONAL}
         named |= {"text": self.text.replace("|", "/"), "languages": "+".join(self.languages)}
         return "|".join(f"{name}:{value}" for name, value in {**named, **self.versions}.items())
 
     def check(self, measured: "Signature") -> tuple[str, ...]:
         """Raises if another measurement is not of the same models and text; returns notes on other versions."""
-        for name in ("model", "reference", "hash", "split", "languages", "tokens", "window", "seed"):
+        for name in ("model", "reference", "hash", "split", "languages", "tokens", "window", "seed", *OPTIONAL):
             mine, theirs = getattr(self, name), getattr(measured, name)
             if mine != theirs:
                 raise InputError(

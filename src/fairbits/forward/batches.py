@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 T = TypeVar("T")
+SAMPLED = 512  # positions of a sample, all of whose logits are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,15 @@ def batches(text: TokenizedText, *, positions: int) -> Iterator[Batch]:
         chosen.append(window)
     if chosen:
         yield _batch(chosen, text.padding)
+
+
+def sample_batch(text: TokenizedText) -> Batch:
+    """Returns the shortest window, cut if it is long: enough to see how a model computes its logits."""
+    window = min(text.windows, key=lambda window: window.length)
+    if window.encoder is None and window.sound is None:
+        main = window.main
+        window = replace(window, main=WindowPart(main.ids[:SAMPLED], main.text[:SAMPLED], main.labels[:SAMPLED]))
+    return _batch([window], text.padding)
 
 
 def in_parts(items: Iterable[T], size: Callable[[T], float], *, room: float, most: int) -> Iterator[list[T]]:

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from fairbits.core.memory import GPU_PASS_ACTIVATIONS_BYTES, PASS_ACTIVATIONS_BYTES
 from fairbits.forward.batches import Batch
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOLERANCE = 1e-3
+REPEATING = "sdpa_repeating_heads"
 SAVED_PER_BLOCK = 34
 """Approximate count of numbers that a block keeps for its backward pass, per position and hidden unit."""
 LOGITS_KEPT = 3  # numbers per position and vocabulary entry if the head cannot be separated from the model
@@ -54,6 +59,27 @@ def split_head(model: "PreTrainedModel", batch: Batch) -> Split:
         return whole
     logits = parts.head(features)
     return parts if torch.allclose(logits, expected, rtol=TOLERANCE, atol=TOLERANCE) else whole
+
+
+def attend_in_little_memory(model: "PreTrainedModel") -> None:
+    """Makes attention with fewer heads of keys than of queries repeat the former, where PyTorch's would.
+
+    In float32, the only kernel of PyTorch for CUDA that takes such heads as they are holds all scores of all heads in
+    memory: 15 GB for a window of 16,384 tokens and 14 heads.
+    """
+    if model.config._attn_implementation == "sdpa":
+        AttentionInterface.register(REPEATING, _repeating_attention)
+        AttentionMaskInterface.register(REPEATING, sdpa_mask)
+        model.set_attn_implementation(REPEATING)
+
+
+def _repeating_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    times = query.shape[1] // key.shape[1]
+    key, value = (states.repeat_interleave(times, dim=1) if times > 1 else states for states in (key, value))
+    alone: Any = SimpleNamespace(is_causal=getattr(module, "is_causal", True))  # without groups of heads
+    return sdpa_attention_forward(alone, query, key, value, attention_mask, **options)
 
 
 def positions_per_batch(model: "PreTrainedModel", split: Split) -> int:

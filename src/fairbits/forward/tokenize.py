@@ -6,7 +6,14 @@ from pathlib import Path
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.forward.speech_windows import tokenize_speech
-from fairbits.forward.windows import NO_LABEL, TokenizedText, cutter_for, document_encoder, tokenize_documents
+from fairbits.forward.windows import (
+    NO_LABEL,
+    TokenizedText,
+    cutter_for,
+    document_encoder,
+    join_documents,
+    tokenize_documents,
+)
 from fairbits.models.architecture.meta_model import SOUND
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.text.corpus import DEFAULT_REQUEST, SHORTEST_WINDOW, SPLITS, Corpus, TextRequest
@@ -31,7 +38,12 @@ def tokenize_corpus(
     rows = checkpoint.config.get_text_config().vocab_size
     candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)  # any of the vocabulary, as padding is masked
     padding = next(token for token in candidates if token is not None and token < rows)
-    if task == "transcription":
+    if request.joined:
+        _check_joined(checkpoint, length=request.sequence)
+        cut = cutter_for(tokenizer, task, length=length, seed=request.seed, start=start)
+        documents = corpus.split(request.split)
+        text = join_documents(documents, document_encoder(tokenizer), cut, request=request, padding=padding)
+    elif task == "transcription":
         check_sound(checkpoint, corpus)
         text = tokenize_speech(checkpoint, corpus, tokenizer, request=request, padding=padding, least=least)
     else:
@@ -52,6 +64,17 @@ def tokenize_corpus(
             "they must belong together"
         )
     return text
+
+
+def _check_joined(checkpoint: Checkpoint, *, length: int) -> None:
+    """Raises unless a model predicts next tokens and accepts windows of this length."""
+    if checkpoint.task != "causal":
+        raise InputError(f"{checkpoint.target} does not predict the next token, so --join does not apply: leave it out")
+    if length > checkpoint.longest_input:
+        raise InputError(
+            f"{checkpoint.target} accepts {checkpoint.longest_input:,} positions, and joined windows would have "
+            f"{length:,}; use --sequence {checkpoint.longest_input}"
+        )
 
 
 def count_tokens(text: TokenizedText) -> dict[str, int]:
@@ -77,6 +100,16 @@ def short_text_notes(text: TokenizedText, request: TextRequest, *, parallel: boo
     named = [f"{first} of {request.tokens:,} tokens", *rest]
     more = f" and {len(short) - NAMED} more" if len(short) > NAMED else ""
     return (*text.notes, f"{request.split} text is shorter than the budget: {', '.join(named)}{more}")
+
+
+def joined_notes(request: TextRequest) -> tuple[str, ...]:
+    """Returns a note on windows of joined documents."""
+    if not request.joined:
+        return ()
+    return (
+        f"documents of a language are joined into windows of {request.sequence:,} tokens; a window counts as a "
+        "document, and intervals are over windows",
+    )
 
 
 def estimated_size_notes(estimated: int, documents: int) -> tuple[str, ...]:

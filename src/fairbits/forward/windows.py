@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +73,7 @@ def bytes_by_token(document: str, spans: Sequence[tuple[int, int]]) -> Floats:
 NO_LABEL = -100
 MASKED_SHARE = 0.15
 ENCODED_AT_ONCE = 64
+SEPARATOR = "\n\n"  # after a document that is joined with others
 AMPLE = 128  # up to this many tokens, more text of one document is worth more than text of another
 Ids = list[int]
 Encoder = Callable[[list[str]], list[EncodedDocument]]
@@ -158,8 +160,13 @@ class Cutter:
         windows = self.windows(document, list(range(tokens)))  # positions instead of ids
         return [label for window in windows for label in window.main.labels if label != NO_LABEL]
 
+    @property
+    def room(self) -> int:
+        """The tokens of text that a window of one stack has."""
+        return self.length - (self.start is not None) - (self.end is not None)
+
     def windows(self, document: int, ids: Ids) -> Iterator[Window]:
-        room = self.length - (self.start is not None) - (self.end is not None)
+        room = self.room
         if self.task == "completion":
             room *= 2  # half of the text goes to each stack
         for number, begin in enumerate(range(0, len(ids), room)):
@@ -255,6 +262,65 @@ def tokenize_documents(
     return TokenizedText(
         tuple(documents), np.array(lang), np.array(numbers), np.array(sizes), tuple(windows), padding, estimated
     )
+
+
+def join_documents(
+    documents: Documents, encode: Encoder, cut: Cutter, *, request: TextRequest, padding: int
+) -> TokenizedText:
+    """Returns full windows of the documents of each language, with a blank line after each, in a seeded random order.
+
+    A window stands where a document does elsewhere: documents that share one are not independent. No document is read
+    twice, and what does not fill a window is left out.
+    """
+    wanted = -(-request.tokens // cut.length)
+    lang: list[str] = []
+    sizes: list[float] = []
+    windows: list[Window] = []
+    estimated = 0
+    for code, texts in documents.items():
+        pieces = list(islice(_full_pieces(texts, encode, cut.room, seed=request.seed), wanted))
+        check_full_windows(code, len(pieces), room=cut.room)
+        for ids, token_bytes, exact in pieces:
+            predicted = cut.predicted_positions(len(lang), len(ids))
+            windows += cut.windows(len(lang), ids)
+            lang.append(code)
+            sizes.append(float(token_bytes[predicted].sum()))
+            estimated += not exact
+    numbers = np.arange(len(lang))
+    return TokenizedText(tuple(documents), np.array(lang), numbers, np.array(sizes), tuple(windows), padding, estimated)
+
+
+def _full_pieces(
+    texts: tuple[str, ...], encode: Encoder, room: int, *, seed: int
+) -> Iterator[tuple[Ids, Floats, bool]]:
+    """Yields pieces of `room` tokens with the bytes of each token, and whether these are no estimates."""
+    order = sorted(range(len(texts)), key=lambda i: seeded_hash(seed, i))
+    ids: Ids = []
+    sizes: list[float] = []
+    exact = True
+    for begin in range(0, len(order), ENCODED_AT_ONCE):
+        chosen = [texts[i] + SEPARATOR for i in order[begin : begin + ENCODED_AT_ONCE]]
+        for text, document in zip(chosen, encode(chosen), strict=True):
+            count, token_bytes = len(document.ids), document.token_bytes
+            exact = token_bytes is not None
+            ids += document.ids
+            sizes += (
+                np.full(count, len(text.encode()) / max(count, 1)).tolist()
+                if token_bytes is None
+                else token_bytes.tolist()
+            )
+            while len(ids) >= room:
+                yield ids[:room], np.array(sizes[:room]), exact
+                del ids[:room], sizes[:room]
+
+
+def check_full_windows(code: str, count: int, *, room: int) -> None:
+    """Raises if a language has not enough text for one window."""
+    if not count:
+        raise InputError(
+            f"the text of {code} does not fill one window of {room} tokens; add text, lower --sequence, or leave the "
+            "language out"
+        )
 
 
 def _predicted_bytes(document: str, encoded: EncodedDocument, predicted: Ids) -> float:

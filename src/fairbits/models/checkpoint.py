@@ -8,11 +8,10 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -20,13 +19,15 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from fairbits.core.checks import sequence
 from fairbits.core.errors import InputError
 from fairbits.core.plugins import SOURCES, load_plugin
-from fairbits.core.records import Matching, Number, check_record, read_object
+from fairbits.core.records import read_object
 from fairbits.models.architecture.architecture import Architecture, Task
 from fairbits.models.architecture.assemble import map_architecture
 from fairbits.models.architecture.meta_model import SOUND, meta_model
 from fairbits.models.architecture.parameter_mapping import ExpertSlice, expert_slices, stacked_experts
+from fairbits.models.cache_types import CACHE_TYPES
 from fairbits.models.device import is_gpu
 from fairbits.models.embedded import embedded_languages
+from fairbits.models.inherited_notes import inherited_notes
 from fairbits.models.io.packed_weights import PackedWeights
 from fairbits.models.io.quantization_settings import find_settings, is_readable
 from fairbits.models.io.safetensors_files import (
@@ -39,6 +40,7 @@ from fairbits.models.io.safetensors_files import (
     read_tensor,
 )
 from fairbits.models.io.weight_files import Directory, Folder, read_weights
+from fairbits.models.kv_cache import round_states, store_rounded
 from fairbits.models.loading import load_config, load_model, load_tokenizer
 from fairbits.models.source import SourceKind, find_source
 from fairbits.models.streaming_model import StreamingModel
@@ -63,7 +65,10 @@ class Checkpoint:
     `directory`  holds configuration, tokenizer and safetensors
     `files`      the tensors as they are in the files, and where
     `notes`      what a reader of any result must know about the model, e.g. that it is itself quantized
+    `kv_cache`   the type of the cache that its keys and values pass through, if `with_kv_cache` chose one
     """
+
+    kv_cache: str | None = None
 
     def __init__(self, target: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> None:
         source = find_source(target, revision=revision, with_code=trust_remote_code)
@@ -84,7 +89,7 @@ class Checkpoint:
         quantized = (
             () if self.quantization is None else (f"{QUANTIZED} ({self.quantization_method or 'method not named'})",)
         )
-        self.notes: tuple[str, ...] = (*notes, *_inherited_notes(self.directory), *oddities, *quantized)
+        self.notes: tuple[str, ...] = (*notes, *inherited_notes(self.directory), *oddities, *quantized)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.target!r})"
@@ -156,13 +161,21 @@ class Checkpoint:
         info = self._info(name)
         return str(info.dtype).removeprefix("torch."), "–", info.nbytes
 
-    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
-        """Makes a model round activations, if the files say so."""
+    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:  # noqa: ARG002
+        """Makes a model round activations, if the files say so, and keys and values, if a type was chosen."""
+        if self.kv_cache:
+            store_rounded(model, round_states(self.kv_cache))
 
     @property
     def activation_notes(self) -> tuple[str, ...]:
         """What a reader must know of activations that are rounded."""
-        return ()
+        return self._cache_notes
+
+    @property
+    def _cache_notes(self) -> tuple[str, ...]:
+        if not self.kv_cache:
+            return ()
+        return (f"keys and values are rounded as in a cache of type {self.kv_cache} ({CACHE_TYPES[self.kv_cache]})",)
 
     @cached_property
     def config(self) -> PretrainedConfig:
@@ -342,7 +355,7 @@ class Checkpoint:
         packed = self.quantization is not None
         if packed and self.plain is not None:
             return self.plain.load(dtype, device=device, read_only=read_only)
-        return load_model(
+        loaded = load_model(
             self.directory,
             self.config,
             shapes={name: info.shape for name, info in self.files.items()},
@@ -351,6 +364,8 @@ class Checkpoint:
             device=device,
             trust_remote_code=self.trust_remote_code,
         )
+        self.prepare(loaded, device)
+        return loaded
 
     def copy_model(self) -> PreTrainedModel:
         """Returns a model that belongs to the caller, in eval mode, in the types of the checkpoint."""
@@ -434,11 +449,13 @@ class UnpackedCheckpoint(Checkpoint):
         return self.packed.stored_as(name) if name in self.packed.packed else super().stored_as(name)
 
     def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
-        self.packed.prepare(model, device)
+        self.packed.prepare(model, device, cache=self.kv_cache)
 
     @property
     def activation_notes(self) -> tuple[str, ...]:
-        return self.packed.activation_notes
+        if not self.kv_cache or self.packed.states_cache(self.kv_cache):
+            return self.packed.activation_notes
+        return (*self.packed.input_notes, *self._cache_notes)
 
 
 def _apart(stored: Mapping[str, TensorInfo], slices: Mapping[str, ExpertSlice]) -> Iterator[tuple[str, TensorInfo]]:
@@ -463,31 +480,6 @@ def _reopen(target: str, path: str, trust_remote_code: bool, revision: str | Non
         ) from None
     checkpoint.target = target
     return checkpoint
-
-
-def _inherited_notes(directory: Path) -> tuple[str, ...]:
-    file = directory / "outliers.json"
-    if not file.is_file():
-        return ()
-    content = read_object(file)
-    source = content.get("source")
-    notes = source.get("notes") if isinstance(source, dict) else None
-    try:
-        record = check_record(MadeWithOutliers, {"notes": notes, "requested": content.get("requested")})
-    except InputError as problem:
-        raise InputError(
-            f"{file} does not say what the model was made from: {problem}; write the model with outliers again"
-        ) from None
-    blocks = ", ".join(f"{block}: κ {kappa:g}" for block, kappa in record.requested.items())
-    return (*record.notes, f"outliers were given to blocks ({blocks}); the function is the same")
-
-
-@dataclass(frozen=True)
-class MadeWithOutliers:
-    """What is read of outliers.json: the notes of the model that was given them, and κ of every block."""
-
-    notes: tuple[str, ...]
-    requested: Mapping[Annotated[str, Matching("[0-9]{1,6}", "the number of a block")], Number]
 
 
 def hash_name(digest: "hashlib._Hash", info: TensorInfo) -> None:

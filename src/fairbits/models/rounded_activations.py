@@ -9,18 +9,13 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from compressed_tensors.modeling.kvcache import initialize_hooked_kv_cache  # type: ignore[import-untyped]
-from compressed_tensors.quantization import QuantizationScheme, QuantizationStatus  # type: ignore[import-untyped]
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize  # type: ignore[import-untyped]
-from compressed_tensors.quantization.utils import (  # type: ignore[import-untyped]
-    KV_CACHE_TARGETS,
-    compute_dynamic_scales_and_zp,
-)
-from compressed_tensors.utils.match import match_named_modules  # type: ignore[import-untyped]
+from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.models.kv_cache import store_rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +108,14 @@ def round_keys_and_values(
     model: PreTrainedModel, how: Any, scales: Mapping[str, Mapping[str, Tensor]], device: torch.device | str
 ) -> None:
     """Makes every attention round its keys and values; where there are no scales for any, these are 1."""
-    attentions = {name for name, _ in match_named_modules(model, KV_CACHE_TARGETS)}
-    if not attentions or (scales and attentions != scales.keys()):
-        missing = min(attentions ^ scales.keys(), default=type(model).__name__)
-        raise InputError(f"keys and values are to be rounded, and {missing} has no attention or no scales for that")
-    for path in attentions:
-        module: Any = model.get_submodule(path)
-        module.quantization_scheme = QuantizationScheme(targets=[path], input_activations=how)
-        module.quantization_status = QuantizationStatus.COMPRESSED
-        for name, value in (scales.get(path) or {"k_scale": torch.ones(1), "v_scale": torch.ones(1)}).items():
-            setattr(module, name, value.to(device))
-        initialize_hooked_kv_cache(model, module)
+    by_layer: dict[int, Mapping[str, Tensor]] = {}
+    for path, pair in scales.items():
+        layer: Any = model.get_submodule(path)
+        by_layer[layer.layer_idx] = {name: value.to(device) for name, value in pair.items()}
+    one = torch.ones(1, device=device)
+
+    def rounded(x: Tensor, layer: int, side: str) -> Tensor:
+        result: Tensor = fake_quantize(x, by_layer[layer][f"{side}_scale"] if scales else one, None, how)
+        return result
+
+    store_rounded(model, rounded)

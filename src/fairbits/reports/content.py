@@ -36,11 +36,14 @@ def content(sources: Sources) -> dict[str, Any]:
         "model": after.reference.target,
         "family": None if plan is None else plan.family,
         "methods": [
-            {"name": method.name, "target": model.target, "size_bytes": model.size_bytes}
+            {"name": method.name, "target": model.target, "size_bytes": model.size_bytes, "kv_cache": model.kv_cache}
             for method in sources.methods
             for model in [method.scores.quantized]
         ],
         "stored": asdict(stored) | {"bits": list(stored.bits)},
+        "measurement": None
+        if after.measurement is None
+        else asdict(after.measurement) | {"words": after.measurement.notes},
         "units": damage_scales(sources),
         "headline": headline(sources),
         "languages": rows,
@@ -78,6 +81,7 @@ def _provenance(sources: Sources) -> dict[str, Any]:
             "asked": TASK_NAMES[setting.task],
             "documents": len(scores.documents.lang),
             "tokens": int(scores.documents.tokens.sum()),
+            "unit": setting.unit,
             **_amounts(setting),
         },
         "calibration": None

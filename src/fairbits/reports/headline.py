@@ -25,7 +25,7 @@ def headline(sources: Sources) -> dict[str, Any]:
     sizes: dict[str, Any] = {
         "reference": quantized.reference.size_bytes,
         "quantized": quantized.quantized.size_bytes,
-        "baseline": None if baseline is None else baseline.quantized.size_bytes,
+        "baseline": (baseline and baseline.quantized.size_bytes) or None,
     }
     plan = sources.plan
     larger = (note for note in (() if plan is None else plan.notes) if "is larger than the model" in note)
@@ -115,9 +115,10 @@ def _comparison(sources: Sources, verdict: Mapping[str, list[str]]) -> list[str]
         return []
     first, second = (method.name for method in sources.methods[:2])
     named, other = in_words(first, sources.plan.settings if sources.plan else None), in_words(second)
-    start, name = ("This model", "it") if first == quantized.target else (named, named)  # no path
-    ratio = quantized.size_bytes / baseline.quantized.size_bytes
-    size = "same size" if abs(ratio - 1) < SAME_SIZE else f"{ratio:.2f} times its size"
+    start, name = ("This model", "it") if first == quantized.name else (named, named)  # no path
+    sizes = quantized.size_bytes, baseline.quantized.size_bytes
+    ratio = sizes[0] / sizes[1] if all(sizes) else 0.0  # behind a server it is not known
+    size = "same size" if abs(ratio - 1) < SAME_SIZE else f"{ratio:.2f} times its size" if ratio else "size not known"
     better, worse = (len(verdict[key]) for key in ("better", "worse"))
     further = ", ".join(describe(code)["name"] for code in verdict["worse"]) if 0 < worse <= NAMED else ""
     count = count_of(len(baseline.languages), "language")

@@ -267,7 +267,9 @@ def write_repository(files: Mapping[str, str], directory: Path) -> None:
 def published(content: Mapping[str, Any], facts: HubFacts) -> dict[str, Any]:
     """Returns the content as others see it: models by their names on the Hub, not by paths on this machine."""
     shown = copy.deepcopy(dict(content))
-    names = {content["methods"][0]["target"]: facts.repository}
+    first = content["methods"][0]
+    names = {first["target"]: facts.repository}
+    names[f"{first['target']}, KV cache {first['kv_cache']}"] = f"{facts.repository}, KV cache {first['kv_cache']}"
     if facts.base_model is not None:
         names[content["model"]] = facts.base_model
         shown["model"] = facts.base_model

@@ -9,6 +9,7 @@ from typing import Any
 from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
+from fairbits.evaluation.measurement import WRITTEN
 from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.headline import origin
 from fairbits.reports.page import group_notes, templates, times
@@ -125,7 +126,18 @@ def _evaluate_command(content: Mapping[str, Any]) -> list[Any]:
         "--sequence": evaluation["sequence"],
         "--seed": evaluation["seed"],
     }
-    return ["fairbits", "evaluate", content["methods"][0]["target"], *chain.from_iterable(options.items())]
+    measurement, model = content["measurement"] or {}, content["methods"][0]
+    own_text = ["--own-text"] if measurement.get("kl") == WRITTEN else []
+    server = {
+        "--served-model": measurement.get("model"),
+        "--top-k": measurement.get("top"),
+        "--hidden-states": measurement.get("hidden_states"),
+        "--checkpoint": measurement.get("checkpoint"),
+    }
+    options |= {flag: value for flag, value in server.items() if value is not None}
+    options |= {"--kv-cache": model["kv_cache"]} if model["kv_cache"] else {}
+    joined = ["--join"] if evaluation["unit"] == "window" else []
+    return ["fairbits", "evaluate", model["target"], *chain.from_iterable(options.items()), *own_text, *joined]
 
 
 def _codes(content: Mapping[str, Any]) -> str:

@@ -113,7 +113,7 @@ def _costs(scores: Scores, scales: Iterable[str]) -> dict[str, dict[str, Any]]:
             "kl": scores.kl[code].to_dict(),
             "flips": scores.flips[code].to_dict(),
             "recovery": scores.recovery[code],
-            **asdict(scores.percentiles[code]),
+            **(asdict(scores.percentiles[code]) if scores.percentiles else {}),
             "relative_perplexity": scores.relative_perplexity[code].to_dict(),
         }
         for code in scores.languages

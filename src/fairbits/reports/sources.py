@@ -141,7 +141,7 @@ class Sources:
     def __post_init__(self) -> None:
         fingerprints = {}
         for method in self.methods[1:]:
-            self.after.check_same_text(method.scores)
+            self.after.check_comparable(method.scores, measure="divergence")
             fingerprints[method.name] = method.scores.reference.fingerprint
         parts = {
             "the plan": self.plan,

@@ -21,7 +21,7 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.stats.draws import LanguageDraws
 from fairbits.stats.frame import Contrast, LanguageFrame
-from fairbits.stats.intervals import holm
+from fairbits.stats.intervals import Estimate, holm
 from fairbits.stats.resample import Replicates
 
 HALVINGS = 50  # steps of the bisection for a limit: its error is 2⁻⁴⁹
@@ -53,6 +53,19 @@ def mcnemar_p(lost: ArrayLike, gained: ArrayLike) -> Floats:
     b, c = np.asarray(lost, dtype=np.float64), np.asarray(gained, dtype=np.float64)
     p: Floats = np.minimum(1.0, 2 * scipy.special.bdtr(np.minimum(b, c), (b + c).astype(np.int64), 0.5))
     return p
+
+
+def share_estimate(count: int, items: int, confidence: float = 0.95) -> Estimate:
+    """Returns the share of items that have something, with Wilson's score interval.
+
+    >>> print(share_estimate(2, 15))
+    0.1333 [0.0374, 0.3788] (n=15)
+    """
+    z, p = float(scipy.special.ndtri(0.5 + confidence / 2)), count / items
+    middle, shrunk = (p + z**2 / (2 * items)), 1 + z**2 / items
+    reach = z * float(np.sqrt(p * (1 - p) / items + z**2 / (4 * items**2)))
+    low, high = (0.0 if not count else middle - reach), (shrunk if count == items else middle + reach)
+    return Estimate(p, low / shrunk, high / shrunk, items, confidence)
 
 
 class OutcomeFrame(LanguageFrame):

@@ -21,6 +21,8 @@ from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.memory import RESAMPLED_COUNTS
 
+ROUNDING = 1e-12  # relative; less than this is what rounding leaves
+
 
 class EmptyResampleError(InputError):
     """A resample holds no document of a language, which has too few of the documents it is resampled with."""
@@ -150,7 +152,7 @@ def _residuals(group: LinkedLanguages, value: Floats) -> Floats:
     fitted = value * group.weights
     residual = group.values - fitted
     # where damage is exactly proportional to the weight, what rounding leaves must not look like variation
-    residual[np.abs(residual) <= 1e-12 * (np.abs(group.values) + np.abs(fitted))] = 0.0
+    residual[np.abs(residual) <= ROUNDING * (np.abs(group.values) + np.abs(fitted))] = 0.0
     return residual
 
 
@@ -171,7 +173,12 @@ def _draw(
             raise EmptyResampleError(names[int(np.argwhere(total <= 0)[0, 1])], n)
         shift = e / total
         deviation[start:stop] = shift
-        spread[start:stop] = np.sqrt(np.maximum(ee - 2 * shift * ew + shift**2 * ww, 0.0)) / total
+        parts = (ee, 2 * shift * ew, shift**2 * ww)
+        square = parts[0] - parts[1] + parts[2]
+        square[square <= ROUNDING * sum(map(np.abs, parts))] = (
+            0.0  # copies of one document, which must not seem to vary
+        )
+        spread[start:stop] = np.sqrt(square) / total
     return deviation, spread
 
 

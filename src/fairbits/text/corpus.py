@@ -173,12 +173,16 @@ SHORTEST_WINDOW = 4  # positions without which a window has no room for text
 
 @dataclass(frozen=True)
 class TextRequest:
-    """The text that one pass over a corpus reads: about `tokens` of each language, in windows of `sequence`."""
+    """The text that one pass over a corpus reads: about `tokens` of each language, in windows of `sequence`.
+
+    The documents of a language may be `joined` into windows that are all full.
+    """
 
     split: str = "calibration"
     tokens: int = 4096
     sequence: int = 512
     seed: int = 0
+    joined: bool = False
 
     def __post_init__(self) -> None:
         one_of("split", self.split, SPLITS)

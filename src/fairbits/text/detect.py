@@ -68,6 +68,15 @@ def detectable_languages() -> tuple[Language, ...]:
     return tuple(language for language in catalog() if _label(language) in labels)
 
 
+def alike_languages(languages: Iterable[Language]) -> dict[str, list[Language]]:
+    """Returns the languages that can be detected, by the first of those that the detector does not tell apart."""
+    by_label: dict[str, list[Language]] = {}
+    for language in languages:
+        if language in detectable_languages():
+            by_label.setdefault(_label(language), []).append(language)
+    return {alike[0].code: alike for alike in by_label.values()}
+
+
 def undetectable_notes(languages: Iterable[Language]) -> tuple[str, ...]:
     """Returns a note that names the languages which are never detected; none if all can be."""
     unknown = ", ".join(str(language) for language in languages if language not in detectable_languages())

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import fairbits
-from fairbits.core.progress import UNITS, NumberedProgress, begin, part, within
+from fairbits.core.progress import ASKING, COMPARING, UNITS, NumberedProgress, begin, part, unit_of, within
 
 
 def test_stages_get_a_prefix() -> None:
@@ -49,5 +49,6 @@ def test_stages_of_a_job_are_numbered_in_their_order() -> None:
 def test_every_stage_that_says_how_far_it_is_has_a_unit() -> None:
     sources = "".join(path.read_text("utf-8") for path in Path(fairbits.__file__).parent.rglob("*.py"))
     reported = set(re.findall(r'progress\("([a-z ]+)", (?!0, )', sources))
-    assert {"reading weights", "writing weights", "computing thresholds"} <= reported
+    assert {"reading weights", "computing thresholds"} <= reported
     assert reported - {"generating text"} <= UNITS.keys()
+    assert [unit_of(f"stage 2 of 3: {stage}") for stage in (ASKING, COMPARING)] == ["request", "token"]

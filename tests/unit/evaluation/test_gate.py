@@ -40,7 +40,7 @@ def shifted(scores: Scores, **nats: float) -> Scores:
     documents = scores.documents
     more = np.array([nats.get(code[:3], 0.0) for code in documents.lang.tolist()])
     jitter = np.random.default_rng(5).normal(0, 0.3, len(more))
-    return replace(scores, documents=replace(documents, kl=documents.kl + more + jitter))
+    return replace(scores, documents=replace(documents, kl=np.maximum(documents.kl + more + jitter, 0)))
 
 
 @pytest.mark.parametrize(("limit", "outcome"), [(0.001, "fail"), (9.0, "undecided"), (99.0, "pass")])

@@ -87,7 +87,7 @@ def test_the_logits_of_the_reference_belong_to_the_caller(reading_model, family)
         first.zero_()
         assert torch.equal(reference.logits(slice(0, 9)), expected)
         assert torch.equal(reference.logits(torch.arange(9)), expected)
-        assert not reference._features.flags.writeable
+        assert not reference.features.flags.writeable
 
 
 def test_the_same_model_diverges_nowhere(reading_model) -> None:

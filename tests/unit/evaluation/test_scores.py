@@ -7,7 +7,7 @@ from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.divergence import DocumentSums
 from fairbits.evaluation.scores import Scores
-from fairbits.evaluation.setting import EvaluationSetting
+from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.forward.windows import TokenizedText
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
@@ -59,7 +59,8 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     drawn = DocumentSums(*sums, token_kl=kl, token_margin=margin, token_document=documents)
     hashes = dict.fromkeys(text.languages, "0" * 64)
     question = EvaluationSetting("causal", "drawn", "evaluation", True, hashes, 4096, 512, 0)
-    identity = {"quantized": None, "reference": None, "setting": question}
+    model = Identity("drawn", "0" * 64, 1)
+    identity = {"quantized": model, "reference": model, "setting": question}
     scores = Scores.of(drawn, text, **identity)
     names = ("kl_p50", "kl_p95", "kl_p99", "kl_p99_9", "margin_p50", "margin_p1")
     for code, rows in (("eng_Latn", documents < 5), ("heb_Hebr", documents >= 5)):

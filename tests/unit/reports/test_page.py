@@ -96,7 +96,14 @@ def headline(before: float | None, code: str) -> dict[str, Any]:
 
 def provenance(codes: list[str]) -> dict[str, Any]:
     text = {"text": "udhr", "budget": 512, "sequence": 512, "seed": 0, "hashes": dict.fromkeys(codes, "ab" * 32)}
-    asked = {"split": "evaluation", "parallel": True, "asked": "every token", "documents": 1234, "tokens": 5678}
+    asked = {
+        "split": "evaluation",
+        "parallel": True,
+        "unit": "document",
+        "asked": "every token",
+        "documents": 1234,
+        "tokens": 5678,
+    }
     return {
         "signature": "model:1|reference:2",
         "models": [{"name": "reference", "target": "m", "fingerprint": "cd" * 32}],
@@ -127,6 +134,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "model": "org/model",
         "family": "bloom",
         "stored": {"bits": [4], "group": 128, "method": "gptq", "floats": False, "inputs": 16},
+        "measurement": None,
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
         "units": SCALES,
         "headline": headline(before, codes[0]),

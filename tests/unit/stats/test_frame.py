@@ -191,3 +191,12 @@ def test_pandas_and_figure_have_the_numbers_of_the_frame() -> None:
     trace = frame.plot().to_dict()["data"][0]
     assert trace["text"] == ["l02", "l01", "l00"]
     assert trace["x"] == table["damage"].tolist()
+
+
+@pytest.mark.parametrize("weight", [127.0, 51.0, 1000 / 3])
+def test_copies_of_one_document_do_not_seem_to_vary(weight: float) -> None:
+    values = np.array([0.0, 0, 0, 0, 1, 2, 0, 0, 0])  # many resamples hold one of the two, or copies of it
+    frame = LanguageFrame(
+        np.full(9, "fra_Latn"), np.arange(9), values=values, weights=np.full(9, weight), unit="ratio", least=0.0
+    )
+    assert not frame.by_language()["fra_Latn"].bounded

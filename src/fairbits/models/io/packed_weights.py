@@ -18,9 +18,11 @@ from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Architecture, Weight
+from fairbits.models.cache_types import SCALED_BY_FILES
 from fairbits.models.io.quantization_settings import LINEAR, QuantizationSettings, read_settings
 from fairbits.models.io.safetensors_files import StoredTensor, TensorInfo
 from fairbits.models.io.stored_weights import FINDERS, IntegerWeight, StoredWeight, in_words
+from fairbits.models.kv_cache import cached_layers, round_states, store_rounded
 from fairbits.models.rounded_activations import Projection, Rounding, round_experts, round_keys_and_values, round_layer
 
 
@@ -57,6 +59,8 @@ class PackedWeights:
         schemes = {name: self._scheme_of(weight, model) for name, weight in architecture.weights.items()}
         self._schemes = {name: scheme for name, scheme in schemes.items() if scheme is not None}
         self._check_schemes(architecture)
+        if self.settings.keys_and_values is not None:
+            self._check_cache(model)
 
     def unpack(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
         """Returns a weight in float32 on the device that its parts are read to."""
@@ -81,20 +85,43 @@ class PackedWeights:
         zeros = "" if scheme.weights.symmetric else ", zero points"
         return f"{stored}{zeros}", inputs, sum(self._files[part].nbytes for part in weight.parts.values())
 
-    def prepare(self, model: PreTrainedModel, device: torch.device | str) -> None:
-        """Makes a model round the inputs of its layers, and its keys and values, as the files say."""
+    def prepare(self, model: PreTrainedModel, device: torch.device | str, *, cache: str | None = None) -> None:
+        """Makes a model round the inputs of its layers, and its keys and values, as the files say.
+
+        Keys and values are rounded to the type `cache` instead, if one is given.
+        """
         for path, roundings in self._roundings.items():
             module, whole = model.get_submodule(path), roundings.get(None)
             if whole is not None:
                 round_layer(module, whole)
             else:
                 round_experts(module, {part: rounding for part, rounding in roundings.items() if part is not None})
-        if self.settings.keys_and_values is not None:
+        if cache is not None and not self.states_cache(cache):
+            store_rounded(model, round_states(cache))
+        elif self.settings.keys_and_values is not None:
             round_keys_and_values(model, self.settings.keys_and_values, self._cache_scales, device)
+
+    def states_cache(self, cache: str) -> bool:
+        """Returns whether the files themselves round keys and values to this type; raises if they contradict it."""
+        stated = self.settings.keys_and_values
+        if stated is None or cache not in SCALED_BY_FILES:
+            return False
+        if cache != "fp8_e4m3" or (stated.type, stated.num_bits) != ("float", 8):
+            raise self._wrong(f"its scales of keys and values are for {in_words(stated)}, and not for {cache}")
+        return True
 
     @cached_property
     def activation_notes(self) -> tuple[str, ...]:
         """What a reader must know of activations that are rounded: as here, and as a server may do it."""
+        notes = self.input_notes
+        if (cached := self.settings.keys_and_values) is not None:
+            scales = "" if self._cache_scales else "; its files hold no scales for them, and 1 is used, as servers do"
+            notes += (f"keys and values {in_words(cached)}, rounded here as in a server's cache{scales}",)
+        return notes
+
+    @cached_property
+    def input_notes(self) -> tuple[str, ...]:
+        """The same of inputs of layers alone."""
         notes = []
         for scheme in self.settings.groups:
             if scheme.input_activations is not None:
@@ -106,9 +133,6 @@ class PackedWeights:
                     if four
                     else f"{words} too, as compressed-tensors rounds them"
                 )
-        if (cached := self.settings.keys_and_values) is not None:
-            scales = "" if self._cache_scales else "; its files hold no scales for them, and 1 is used, as servers do"
-            notes.append(f"keys and values {in_words(cached)}, rounded here as in a server's cache{scales}")
         return tuple(notes)
 
     def _find(self) -> Iterator[StoredWeight]:
@@ -279,6 +303,16 @@ class PackedWeights:
         if uneven is not None:
             raise self._wrong(f"{uneven} has a scale for {'keys' if 'k_scale' in scales[uneven] else 'values'} only")
         return scales
+
+    def _check_cache(self, model: PreTrainedModel) -> None:
+        """Raises unless the layers that cache keys and values are those with scales, or none has any."""
+        with self._explained():
+            layers = cached_layers(model).keys()
+            scaled: set[Any] = {getattr(model.get_submodule(path), "layer_idx", path) for path in self._cache_scales}
+            if scaled and scaled != layers:
+                raise InputError(
+                    f"not the same layers have scales of keys and values ({scaled}) and cache them ({layers})"
+                )
 
     @property
     def _cache_names(self) -> set[str]:

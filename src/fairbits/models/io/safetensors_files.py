@@ -27,7 +27,7 @@ from torch import Tensor
 from fairbits.core.errors import InputError
 from fairbits.core.files import Chunk, write_whole
 from fairbits.core.memory import JSON_BYTES, PART_BYTES, WRITTEN_BYTES
-from fairbits.core.progress import Progress
+from fairbits.core.progress import WEIGHTS, Progress
 from fairbits.core.records import parse_object
 
 EXPLICIT = "transformers_weights"  # in config.json: another file, or index of files, for transformers to read
@@ -227,12 +227,16 @@ def in_memory(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return [Piece(name, x.dtype, tuple(x.shape), partial(torch.Tensor.cpu, x.detach())) for name, x in tensors.items()]
 
 
-def write_tensors(path: Path, pieces: Iterable[Piece], *, progress: Progress | None = None) -> str:
+def write_tensors(
+    path: Path, pieces: Iterable[Piece], *, stage: str = WEIGHTS, progress: Progress | None = None
+) -> str:
     """Returns the SHA-256 of the safetensors file `path` after writing it; `progress` is given bytes."""
-    return write_whole({path: tensor_chunks(pieces, progress=progress)})[path]
+    return write_whole({path: tensor_chunks(pieces, stage=stage, progress=progress)})[path]
 
 
-def tensor_chunks(pieces: Iterable[Piece], *, progress: Progress | None = None) -> Iterator[Chunk]:
+def tensor_chunks(
+    pieces: Iterable[Piece], *, stage: str = WEIGHTS, progress: Progress | None = None
+) -> Iterator[Chunk]:
     """Yields the content of a safetensors file."""
     # wide types first, as the safetensors library does, so that every tensor is aligned
     ordered = sorted(pieces, key=lambda piece: (-piece.dtype.itemsize, piece.name))
@@ -245,7 +249,7 @@ def tensor_chunks(pieces: Iterable[Piece], *, progress: Progress | None = None) 
             yield part
             done += len(part)
             if progress is not None:
-                progress("writing weights", done, total)
+                progress(stage, done, total)
 
 
 def _header(pieces: list[Piece]) -> bytes:

@@ -72,7 +72,7 @@ class Teacher:
         self._numbers = positions_by_window(self.text)  # by window, where its predictions are in the reference
         self._language = torch.from_numpy(self.text.language_of)
         self._recomputed = recomputed
-        self._positions_at_once = positions_of_logits(student.config, device)
+        self._positions_at_once = positions_of_logits(student.config.get_text_config().vocab_size, device)
 
     def batch(self, windows: Sequence[int]) -> TeacherBatch:
         order = sorted(windows, key=lambda i: self.text.windows[i].length)

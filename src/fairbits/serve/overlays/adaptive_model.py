@@ -13,14 +13,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fairbits.core.checks import in_range, instance, sequence, whole
 from fairbits.core.errors import InputError
 from fairbits.core.progress import Progress
+from fairbits.forward.generation import Continuation, Prompt, Settings, generate_batch, settings_for
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.serve.overlays.activations import ActivationQuantizer
-from fairbits.serve.overlays.generation import Continuation, Prompt, Settings, generate_batch, settings_for
 from fairbits.serve.overlays.overlay_files import BASE, Overlays
 from fairbits.serve.overlays.switch import Switch
 from fairbits.text.catalog import Language
-from fairbits.text.detect import LABELS, Detector, detectable_languages
+from fairbits.text.detect import Detector, alike_languages
 from fairbits.text.documents import encodable
 from fairbits.text.language_codes import find_language, language_from_code
 
@@ -41,16 +41,6 @@ class Choice:
 
     def as_data(self) -> dict[str, Any]:
         return {**vars(self), "language": self.language and self.language.code}
-
-
-def _alike(languages: Sequence[Language]) -> dict[str, list[Language]]:
-    """Returns the detectable languages, each with those that the detector cannot distinguish from it."""
-    detectable = set(detectable_languages()) if languages else set()
-    by_label: dict[str, list[Language]] = {}
-    for language in languages:
-        if language in detectable:
-            by_label.setdefault(LABELS.get(language.code, language.bcp47), []).append(language)
-    return {alike[0].code: alike for alike in by_label.values()}
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ class AdaptiveModel:
         served = self.overlays.languages if self.overlays else {}
         self.languages = tuple(map(language_from_code, served))
         self._overlay = dict(zip((language.code for language in self.languages), served.values(), strict=True))
-        self._confidence, self._alike = confidence, _alike(self.languages)
+        self._confidence, self._alike = confidence, alike_languages(self.languages)
         self._detector = Detector(self._alike) if len(self._alike) > 1 else None
         self.tokenizer: PreTrainedTokenizerBase = self.checkpoint.tokenizer()
         self.model: PreTrainedModel = self.checkpoint.load(dtype, device=device)

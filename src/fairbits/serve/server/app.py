@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairbits.core.errors import InputError
+from fairbits.forward.generation import decode_text
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.overlays.generation import decode_text
 from fairbits.serve.overlays.overlay_files import BASE
 from fairbits.serve.server.decoding import ChoiceEvent, PendingChoice
 from fairbits.serve.server.request import (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
+from fairbits.forward.generation import Prompt, decode_text, generate_batch, settings_for
 from fairbits.serve.overlays.adaptive_model import Choice
-from fairbits.serve.overlays.generation import Prompt, decode_text, generate_batch, settings_for
 from fairbits.serve.server.log_probabilities import log_probabilities
 from fairbits.serve.server.request import CompletionRequest, Sampling
 

@@ -8,8 +8,8 @@ from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from fairbits.forward.generation import settings_for
 from fairbits.serve.overlays.adaptive_model import AdaptiveModel
-from fairbits.serve.overlays.generation import settings_for
 from fairbits.serve.server.decoding import Failure, PendingChoice, decode
 from fairbits.serve.server.request import Limits, RequestError, server_stopping
 

@@ -97,6 +97,12 @@ def generate_batch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], settings: Settings
 ) -> dict[int, Continuation]:
     """Returns the continuation of every prompt, by its place."""
+    generated = zip(prompts, generate_tokens(model, [prompt.ids for prompt in prompts], settings), strict=True)
+    return {prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in generated}
+
+
+def generate_tokens(model: PreTrainedModel, prompts: Sequence[Sequence[int]], settings: Settings) -> list[list[int]]:
+    """Returns the new tokens of every prompt up to its end, which is one of them; padding may follow a stop string."""
     ids, mask = _left_padded(prompts, settings.padding, model.device)
     with fixed_seed(settings.seed, model.device):
         try:
@@ -112,23 +118,26 @@ def generate_batch(
             raise InputError(
                 f"transformers cannot generate with these options: {' '.join(str(problem).split()):.300}"
             ) from problem
-    generated = zip(prompts, rows[:, ids.shape[1] :].tolist(), strict=True)
-    return {prompt.place: _continuation(tokenizer, prompt, new, settings) for prompt, new in generated}
+    generated: list[list[int]] = rows[:, ids.shape[1] :].tolist()
+    ends = [next((i for i, token in enumerate(new) if token in settings.ends), len(new)) for new in generated]
+    return [new[: end + 1] for new, end in zip(generated, ends, strict=True)]
 
 
 def _continuation(
     tokenizer: PreTrainedTokenizerBase, prompt: Prompt, new: list[int], settings: Settings
 ) -> Continuation:
-    end = next((i for i, token in enumerate(new) if token in settings.ends), None)
-    if end is not None:
-        new = new[: end + 1]
-    while end is None and new and new[-1] == settings.padding:  # padding after a stop string
+    ended = bool(new) and new[-1] in settings.ends
+    while not ended and new and new[-1] == settings.padding:  # padding after a stop string
         new = new[:-1]
-    reason = "length" if end is None and len(new) == settings.most else "stop"
+    reason = "length" if not ended and len(new) == settings.most else "stop"
+    return Continuation(continued_text(tokenizer, prompt.ids, new), len(new), reason)
+
+
+def continued_text(tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], new: Sequence[int]) -> str:
+    """Returns the text that new tokens add to a prompt."""
     # a tokenizer may drop a leading space when it decodes; here the space is in the middle of the text
-    before, whole_text = (decode_text(tokenizer, ids) for ids in (prompt.ids, (*prompt.ids, *new)))
-    text = whole_text[len(before) :] if whole_text.startswith(before) else decode_text(tokenizer, new)
-    return Continuation(text, len(new), reason)
+    before, whole_text = (decode_text(tokenizer, ids) for ids in (prompt, (*prompt, *new)))
+    return whole_text[len(before) :] if whole_text.startswith(before) else decode_text(tokenizer, new)
 
 
 def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
@@ -136,11 +145,11 @@ def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _left_padded(prompts: Sequence[Prompt], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    longest = max(len(prompt.ids) for prompt in prompts)
+def _left_padded(prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, prompts))
     ids = torch.full((len(prompts), longest), padding, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt.ids) :] = torch.tensor(prompt.ids)
-        mask[row, longest - len(prompt.ids) :] = 1
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
     return ids.to(device), mask.to(device)

@@ -1,0 +1,1 @@
+"""A GGUF file measured by llama.cpp itself: its kernels compute the predictions, fairbits those of the reference."""
