@@ -65,4 +65,4 @@ def test_four_gigabytes_stream_in_less_than_500_mb_and_the_measure_sees_what_is_
     total, peak, with_kept = map(int, done.stdout.split())
     assert total == SHARDS * TENSORS
     assert TENSOR_BYTES <= peak < 500 * MB
-    assert with_kept > 8 * TENSOR_BYTES
+    assert with_kept > 7 * TENSOR_BYTES  # eight are kept; what start-up took may have gone meanwhile
