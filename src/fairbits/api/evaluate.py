@@ -20,7 +20,7 @@ from fairbits.evaluation.llama_cpp.llama_perplexity import FAIRBITS, check_engin
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.servers.address import ServerOptions, is_address, is_saved_reference
-from fairbits.evaluation.setting import Identity
+from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, YES, Signature, hash_texts
 from fairbits.evaluation.writer import local_writers
 from fairbits.forward.tokenize import open_corpus_for
@@ -32,6 +32,7 @@ from fairbits.models.io.file_names import check_packages
 from fairbits.models.io.gguf_file import ITSELF_QUANTIZED
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint, open_checkpoints
 from fairbits.quantization.plan import PLAN
+from fairbits.reports.sources import SWEEP
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.documents import Documents
 from fairbits.text.reading import DECLARATION, open_corpus
@@ -58,6 +59,7 @@ def evaluate(
     new_tokens: int = NEW_TOKENS,
     device: str = AUTO,
     repeat: str | Signature | None = None,
+    sweep: str | Path | None = None,
     server: ServerOptions | None = None,
     save_reference: str | Path | None = None,
     engine: str = FAIRBITS,
@@ -78,7 +80,8 @@ def evaluate(
     Both models compute in float32, one after the other; of a model that takes more than half of the free
     memory, one block is in memory at a time. A model whose `plan.json` names another reference is refused. `repeat` is
     the signature of an earlier measurement: languages, amount of text, window and seed are taken from it, and models or
-    text that are not the same are refused.
+    text that are not the same are refused. `sweep` is a file of `fairbits sweep` on the same reference and text: the
+    damage of every language is then also given as the width at which that policy costs it as much.
 
     `quantized` may be the address of a running server, such as "http://localhost:8000/v1" (`server` says how it is
     asked). The predictions of the reference are then written into the directory `save_reference`, if there is one, and
@@ -87,7 +90,7 @@ def evaluate(
     """
     check_engine(engine, quantized, llama_perplexity, repeat=repeat)
     served = is_address(quantized)
-    only_here: dict[str, object] = {"kv_cache": kv_cache, "repeat": repeat}
+    only_here: dict[str, object] = {"kv_cache": kv_cache, "repeat": repeat, "sweep": sweep}
     if engine != FAIRBITS:
         only_here |= {"generate": generate, "join": join or None}
     unused = next((name for name, value in only_here.items() if value is not None), None)
@@ -134,7 +137,7 @@ def evaluate(
         return replace(scores, groups=named)
     after, before = open_checkpoints((quantized, reference), tokenizer, quantized=True)
     if repeat is not None:
-        options = {"groups": groups, "generate": generate, "new_tokens": new_tokens, "device": device}
+        options = {"sweep": sweep, "groups": groups, "generate": generate, "new_tokens": new_tokens, "device": device}
         return _repeated(after, before, _signature(repeat, kv_cache), text=text, progress=progress, **options)
     check_not_swapped(after, before)
     check_readable(after)  # before anything that takes time
@@ -144,6 +147,9 @@ def evaluate(
     check_same_tokens(after, before, corpus, split=split)
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
+    widths = None if sweep is None else SWEEP.read(sweep)
+    if widths is not None:
+        widths.check(before.fingerprint, EvaluationSetting.of(before, corpus, request))
     prompts: TextPrompts | None = None
     if generate is not None:  # what cannot be written is refused before anything that takes time
         prompts = choose_prompts(before.tokenizer(), corpus, count=generate, new_tokens=new_tokens, request=request)
@@ -157,6 +163,8 @@ def evaluate(
         if prompts is not None:
             written = prompts.measure(*writers, progress=show)
             scores = replace(scores, generated=written, notes=(*scores.notes, *prompts.notes))
+    if widths is not None:
+        scores = replace(scores, equivalent_bits=widths.equivalent_bits(scores))
     return replace(scores, groups=named)
 
 

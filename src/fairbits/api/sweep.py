@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from fairbits.api.make_plan import check_variants
 from fairbits.api.trial_tasks import Trial, TrialWork, pool_and_device, run_trials
-from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
+from fairbits.comparison.critical_bits import needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import corpus_for
 from fairbits.core.checks import one_of, positive, whole
 from fairbits.core.checks import sequence as listed
@@ -19,11 +19,13 @@ from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
 from fairbits.core.progress import Progress
-from fairbits.core.records import to_json
+from fairbits.core.records import to_json_lines
 from fairbits.core.table import Cell, Shown, Table, data_frame, dim, notes_table
 from fairbits.core.task_pool import Cluster
 from fairbits.core.units import MB, MEASURE_LABELS, MEASURES, UNIT_LABELS
+from fairbits.evaluation.equivalent_bits import SweptDamage
 from fairbits.evaluation.scores import check_unit
+from fairbits.evaluation.setting import EvaluationSetting
 from fairbits.kurtosis.checklist import critical_bits
 from fairbits.models.device import AUTO
 from fairbits.models.loaded_checkpoint import Model, open_checkpoint
@@ -32,6 +34,7 @@ from fairbits.models.weight_moments import weight_moments
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.variants import variant
 from fairbits.reports.sources import SWEEP
+from fairbits.stats.crossing import CriticalBits, crossing
 from fairbits.stats.frame import LanguageFrame, estimate_columns, figure_of_series, interval_notes
 from fairbits.stats.intervals import Estimate
 from fairbits.text.corpus import Corpus, TextRequest
@@ -69,6 +72,7 @@ class Sweep(Shown):
     threshold: float
     max_kappa: float
     notes: tuple[str, ...] = ()
+    setting: EvaluationSetting | None = None
 
     @cached_property
     def all_notes(self) -> tuple[str, ...]:
@@ -203,7 +207,14 @@ class Sweep(Shown):
         return SWEEP.stamp(content)
 
     def save(self, path: str | Path) -> None:
-        write_files({check_writable(path, example="sweep.json"): to_json(self.as_data())})
+        write_files({check_writable(path, example="sweep.json"): to_json_lines(self.file_content())})
+
+    def file_content(self) -> dict[str, Any]:
+        """Returns the content of the file: the results, and the damage of every document if `setting` is known."""
+        content = self.as_data()
+        if self.setting is not None:
+            content["documents"] = SweptDamage.of(self.setting, self.frames).as_data()
+        return content
 
 
 def _damage_cells(estimates: Iterable[Estimate]) -> list[str]:
@@ -269,5 +280,6 @@ def sweep(
         sizes={width: result.plan.size_bytes for width, result in done.items()},
         threshold=limit,
         max_kappa=max(block.kappa for block in weight_moments(checkpoint).blocks),
+        setting=done[widths[0]].scores.setting,
         notes=tuple(dict.fromkeys([*shared, *(note for result in done.values() for note in result.plan.notes)])),
     )

@@ -112,6 +112,14 @@ def evaluate(
             "SIGNATURE",
         ),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        options.option(
+            "A file of fairbits sweep on the same reference and text: also say at how many bits its policy would have "
+            "cost each language as much.",
+            "SWEEP.json",
+        ),
+    ] = None,
     out_file: Annotated[Path | None, options.out_option("SCORES.json")] = None,
     revision: Annotated[
         str | None,
@@ -211,7 +219,7 @@ def evaluate(
     from fairbits.models.sketched_checkpoint import open_sketch
 
     device = compute.choose_device(device)
-    keys = "tokens sequence seed join kv_cache groups generate new_tokens device repeat engine llama_perplexity"
+    keys = "tokens sequence seed join kv_cache groups generate new_tokens device repeat sweep engine llama_perplexity"
     if server is not None:
         with stages("opening the reference model") as show:
             before = (

@@ -143,6 +143,25 @@ def as_lines(lines: Iterable[str]) -> bytes:
     return "\n".join(map(printable, lines)).encode() + b"\n"
 
 
+def to_json_lines(data: Mapping[str, Any]) -> bytes:
+    """Returns JSON with an entry per line, and an entry of the nested objects: columns are long lines."""
+    return as_lines(_lines(data, nested=True))
+
+
+def _lines(data: Mapping[str, Any], *, nested: bool) -> list[str]:
+    lines, last = ["{"], len(data) - 1
+    for i, (key, value) in enumerate(data.items()):
+        nests = nested and isinstance(value, dict) and value
+        first, *rest = _lines(value, nested=False) if nests else [_compact(value)]
+        lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
+        lines[-1] += "" if i == last else ","
+    return [*lines, "}"]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
     """Returns the checker of a list of one `kind`: its settings hold for all in the list."""

@@ -1,5 +1,6 @@
 """How the predictions of a quantized model differ from the reference model's: KL divergence, loss and flips."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ class DocumentSums:
     nll_quantized: Floats
     kl: Floats  # Σ KL(p_reference ‖ p_quantized) over the whole vocabulary, in nats
     flips: Floats  # how often the quantized model prefers another token to the reference's first choice
+    sure: Floats  # how often the reference gives its first choice more than half of the probability
+    sure_flips: Floats  # flips where it does
     token_kl: NDArray[np.float32]  # the divergence of each token, and `token_document` its document
     token_margin: NDArray[np.float32]  # how much the margin of the first choice over the next best grows, nats
     token_document: NDArray[np.intp]
@@ -30,8 +33,8 @@ class DocumentSums:
 
 
 def compare_logits(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
-    """Returns for every position both losses, the divergence, 1 where the first choice flips, and how much its margin
-    grows, as (5, positions).
+    """Returns for every position both losses, the divergence, 1 where the first choice flips, 1 where the reference is
+    sure of it (`is_sure`), and how much its margin grows, as (6, positions).
 
     `a` are the logits of the reference, `b` of the quantized model. With m the largest logit and Z = Σ exp(logit − m),
     KL = Σ p (a − b) − (m_a − m_b) − (log Z_a − log Z_b): differences of close numbers are taken first, so the rounding
@@ -58,7 +61,12 @@ def _compare(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     mean = weight.mul_(a - b).sum(1) / z_a
     kl = mean - (top_a - top_b) - (z_a.log() - z_b.log())
     losses = below_a + z_a.log(), below_b + z_b.log()
-    return torch.stack([*losses, kl.clamp_min_(0), flips.float(), margin]).double()
+    return torch.stack([*losses, kl.clamp_min_(0), flips.float(), is_sure(-z_a.log()).float(), margin]).double()
+
+
+def is_sure(log_p: Tensor) -> Tensor:
+    """Returns where the first choice of the reference, whose log-probability is given, has more than half of all."""
+    return log_p > math.log(0.5)
 
 
 class _DifferentiableKL(torch.autograd.Function):

@@ -27,6 +27,8 @@ class DocumentScores:
     nll_quantized: Sums
     kl: Annotated[Floats, Column(Annotated[float, Ge(-LARGEST), Le(LARGEST)])]  # negative only where it is an estimate
     flips: Sums
+    sure: Sums | None = None  # tokens where the reference's first choice has more than half of the probability
+    sure_flips: Sums | None = None  # and those of them where it changes; not known to llama.cpp, nor in older files
 
     def __post_init__(self) -> None:
         for name, column in self.columns().items():
@@ -35,15 +37,19 @@ class DocumentScores:
         self._check_counts()
 
     def _check_counts(self) -> None:
-        for name in ("tokens", "flips"):
+        if (self.sure is None) != (self.sure_flips is None):
+            raise InputError("one of sure and sure_flips is missing; both or none must be there")
+        for name in ("tokens", "flips", *(() if self.sure is None else ("sure", "sure_flips"))):
             odd = np.flatnonzero(getattr(self, name) % 1)
             if odd.size:
                 raise InputError(f"{name}.{odd[0]} is {getattr(self, name)[odd[0]]:g}; it must be a whole number")
-        odd = np.flatnonzero(self.flips > self.tokens)
-        if odd.size:
-            raise InputError(
-                f"flips.{odd[0]} is {self.flips[odd[0]]:g}; it must be at most its tokens, {self.tokens[odd[0]]:g}"
-            )
+        for name, most in (("flips", "tokens"), ("sure", "tokens"), ("sure_flips", "sure"), ("sure_flips", "flips")):
+            column, limit = getattr(self, name), getattr(self, most)
+            odd = np.flatnonzero(column > limit) if column is not None else np.empty(0, dtype=np.intp)
+            if odd.size:
+                raise InputError(
+                    f"{name}.{odd[0]} is {column[odd[0]]:g}; it must be at most its {most}, {limit[odd[0]]:g}"
+                )
         for name in ("kl", "nll_reference", "nll_quantized"):
             odd = np.flatnonzero((getattr(self, name) != 0) & (self.tokens == 0))
             if odd.size:
@@ -61,7 +67,8 @@ class DocumentScores:
                 raise InputError(f"{[*place][empty[0]]} has no token or no byte; every language must have text")
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in columns.items() if column is not None}
 
 
 @dataclass(frozen=True)

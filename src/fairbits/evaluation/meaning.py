@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import short_name
 
@@ -21,6 +24,7 @@ LEVELS = (
 """Up to how many of 100 first choices may change in the worst language, and how that is called."""
 SUGGESTED = 10.0
 """The limit that fairbits suggests, in percent of the tokens: all 8-bit versions of these models keep it."""
+SIGNIFICANT = 0.05
 NAMED = 3  # languages that change as much are named if there are at most this many
 BITS, LARGEST_GROUP, SMALLER_GROUP = 8, 64, 32
 
@@ -39,6 +43,31 @@ class Meaning:
     what: str = "next tokens"
     close: tuple[str, ...] = ()
     kl_language: str = ""
+    sure: Estimate | None = None  # changed of 100 tokens where the reference's first choice has more than half
+
+    @classmethod
+    def of(
+        cls,
+        frame: LanguageFrame,
+        perplexity: Mapping[str, Estimate],
+        sure_flips: Mapping[str, Estimate],
+        what: str,
+        kl_language: str,
+    ) -> "Meaning":
+        """Returns what the shares of changed tokens mean; `perplexity` is by how much it rises, less 1."""
+        shares, drawn = frame.by_language(), frame.bounded
+        code = frame.worst()[0]
+        close: list[str] = []
+        if shares[code].bounded:
+            most = np.argmax(drawn.value + drawn.deviation, axis=1)  # in every resample
+            often = np.bincount(most, minlength=len(drawn.languages)) / len(most)
+            if often[drawn.languages.index(code)] < 1 - SIGNIFICANT:
+                close = [drawn.languages[i] for i in np.flatnonzero(often >= SIGNIFICANT / 2)]
+        others = tuple(sorted({*close} - {code}, key=lambda other: -shares[other].value))
+        changed, sure = (share and share.transform(lambda x: 100 * x) for share in (shares[code], sure_flips.get(code)))
+        assert changed is not None
+        added = perplexity[code].transform(lambda x: 1 + x)
+        return cls(code, changed, added, what, others, kl_language, sure)
 
     @property
     def level(self) -> str:
@@ -65,6 +94,7 @@ class Meaning:
             f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
+            + ("" if self.sure is None else f" Where the reference is sure, {percent(self.sure.value)} of 100 change.")
             + ("" if self.kl_language in ("", self.language) else f" By KL divergence, {other} is worst.")
         )
 
@@ -73,6 +103,7 @@ class Meaning:
             "changed": self.changed.to_dict(),
             "close": list(self.close),
             "perplexity": self.perplexity.to_dict(),
+            "sure": self.sure and self.sure.to_dict(),
             "level": self.level,
             "sentence": self.sentence,
         }

@@ -114,7 +114,7 @@ class ReferenceModel:
             evaluated = evaluated_model(model, self.text, device=device)
         else:
             evaluated = model
-        sums = torch.zeros(5, len(self.text.lang), dtype=torch.float64)
+        sums = torch.zeros(7, len(self.text.lang), dtype=torch.float64)
         token_kl, token_margin = torch.empty(2, predicted_positions(self.text))
         token_document = torch.empty(len(token_kl), dtype=torch.long)
         done = 0
@@ -136,13 +136,15 @@ class ReferenceModel:
                         f"the logits of {name} contain NaN or infinity; load it in float32, or check its weights"
                     )
                 sums[0].index_add_(0, part.documents, torch.ones(len(part.labels), dtype=torch.float64))
-                sums[1:].index_add_(1, part.documents, values[:4])
-                token_kl[at], token_margin[at] = values[2].float(), values[4].float()
+                sums[1:6].index_add_(1, part.documents, values[:5])
+                sums[6].index_add_(0, part.documents, values[3] * values[4])
+                token_kl[at], token_margin[at] = values[2].float(), values[5].float()
                 token_document[at] = part.documents
                 done = at.stop
-        predicted, nll_reference, nll_quantized, kl, flips = sums.numpy()
         tokens = token_kl.numpy(), token_margin.numpy(), token_document.numpy()
-        return DocumentSums(predicted, nll_reference, nll_quantized, kl, flips, *tokens, evaluated.notes)
+        predicted, nll_reference, nll_quantized, kl, flips, sure, sure_flips = sums.numpy()
+        both = nll_reference, nll_quantized
+        return DocumentSums(predicted, *both, kl, flips, sure, sure_flips, *tokens, evaluated.notes)
 
     def scores(
         self,

@@ -3,7 +3,6 @@
 A scores file is JSON with one column of the documents per line.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -17,12 +16,13 @@ from fairbits.core.checks import instance, one_of
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.figure import Figure
 from fairbits.core.files import check_writable, write_files
-from fairbits.core.records import Code, Kind, as_lines, check_once, check_same_keys, check_within
+from fairbits.core.records import Code, Kind, check_once, check_same_keys, check_within, to_json_lines
 from fairbits.core.table import NumberFormat, Shown, Table, bar, data_frame, dim, notes_table
 from fairbits.core.units import MEASURE_LABELS, MEASURES, UNITS, bits_per_byte, megabytes
 from fairbits.core.version import __version__, versions
 from fairbits.evaluation.disparity import Disparity, disparity_table, measure_disparity
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
+from fairbits.evaluation.equivalent_bits import EquivalentBits
 from fairbits.evaluation.generated_text import GeneratedText
 from fairbits.evaluation.language_groups import (
     GroupDamage,
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
 
 
 LEGEND = (
-    "Changed: of 100 next tokens, how many are no longer the reference's first choice. Perplexity: after / before; "
-    "compare it within a language only. KL: divergence from the reference's predictions. In parentheses: 95 % "
-    "intervals over documents."
+    "Changed: of 100 next tokens, how many are no longer the reference's first choice; where sure: of 100 of those to "
+    "which it gives more than half of the probability. Perplexity: after / before; compare it within a language only. "
+    "KL: divergence from the reference's predictions. In parentheses: 95 % intervals over documents."
 )
-SIGNIFICANT = 0.05
 MATTERING = ("fairbits", "torch", "transformers")  # what a measurement depends on, apart from models and text
 SUMMARY = "fairbits.summary/2"
 """The schema of `Scores.summary`: results without the documents, which cannot be loaded as a file of scores."""
@@ -75,6 +74,7 @@ class Scores(Shown):
     groups: Groups = field(default_factory=dict)
     measurement: Measurement | None = None
     generated: GeneratedText | None = None
+    equivalent_bits: EquivalentBits | None = None
 
     def __post_init__(self) -> None:
         check_once("languages", self.languages)
@@ -95,6 +95,8 @@ class Scores(Shown):
                 check_within("groups", codes, "languages", self.languages)
         if self.generated is not None:
             check_within("generated.lang", self.generated.lang.tolist(), "languages", self.languages)
+        if self.equivalent_bits is not None:
+            check_same_keys("equivalent_bits", self.equivalent_bits.languages, "languages", self.languages)
 
     @classmethod
     def of(
@@ -124,6 +126,8 @@ class Scores(Shown):
             nll_quantized=sums.nll_quantized,
             kl=sums.kl,
             flips=sums.flips,
+            sure=sums.sure,
+            sure_flips=sums.sure_flips,
         )
         measured_with = {name: version for name, version in versions().items() if name in MATTERING}
         return cls(
@@ -174,21 +178,25 @@ class Scores(Shown):
         """The share of tokens at which the quantized model prefers another token to the reference's first choice."""
         return self.changed_frame.by_language()
 
+    @cached_property
+    def sure_flips(self) -> dict[str, Estimate]:
+        """The flips among the tokens where the reference's first choice has more than half of the probability.
+
+        A language without such tokens is missing, and so are all languages where they were not counted.
+        """
+        docs = self.documents
+        if docs.sure is None or docs.sure_flips is None or not docs.sure.any():
+            return {}
+        rows = np.isin(docs.lang, docs.lang[docs.sure > 0])
+        lang, document, values, weights = docs.lang[rows], docs.document[rows], docs.sure_flips[rows], docs.sure[rows]
+        return LanguageFrame(lang, document, values=values, weights=weights, unit="ratio", least=0.0).by_language()
+
     @property
     def meaning(self) -> Meaning:
         """What the scores mean for the language whose first choices change most."""
-        code = self.changed_frame.worst()[0]
-        changed, added = self.flips[code], self.relative_perplexity[code].transform(lambda x: 1 + x)
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
-        drawn = self.changed_frame.bounded
-        close: list[str] = []
-        if changed.bounded:
-            most = np.argmax(drawn.value + drawn.deviation, axis=1)  # in every resample
-            shares = np.bincount(most, minlength=len(drawn.languages)) / len(most)
-            if shares[drawn.languages.index(code)] < 1 - SIGNIFICANT:
-                close = [drawn.languages[i] for i in np.flatnonzero(shares >= SIGNIFICANT / 2)]
-        others = tuple(sorted({*close} - {code}, key=lambda other: -self.flips[other].value))
-        return Meaning(code, changed.transform(lambda x: 100 * x), added, what, others, self.frame().worst()[0])
+        worst_by_kl = self.frame().worst()[0]
+        return Meaning.of(self.changed_frame, self.relative_perplexity, self.sure_flips, what, worst_by_kl)
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -291,6 +299,7 @@ class Scores(Shown):
                 for measure in MEASURES
             },
             "groups": self._group_data(units),
+            "equivalent_bits": self.equivalent_bits and asdict(self.equivalent_bits),
             "generated": None if self.generated is None else self.generated.as_data(),
             "meaning": self.meaning.as_data(),
             "notes": [*self.notes, *self.interval_notes, *self.notes_on_flips()],
@@ -312,7 +321,9 @@ class Scores(Shown):
             content["groups"] = {name: list(codes) for name, codes in self.groups.items()}
         if self.generated is not None:
             content["generated"] = self.generated.as_record()
-        return as_lines(_lines(SCORES.stamp(content), nested=True))
+        if self.equivalent_bits is not None:
+            content["equivalent_bits"] = asdict(self.equivalent_bits)
+        return to_json_lines(SCORES.stamp(content))
 
     def save(self, path: str | Path) -> None:
         write_files({check_writable(path, example="scores.json"): self.as_bytes()})
@@ -342,6 +353,10 @@ class Scores(Shown):
                 damage = self.frame(unit, measure=measure).by_language()
                 columns |= estimate_columns(f"{measure}_{unit}", (damage[code] for code in order))
         columns |= estimate_columns("flips", (self.flips[code] for code in order))
+        if len(self.sure_flips) == len(order):
+            columns |= estimate_columns("sure_flips", (self.sure_flips[code] for code in order))
+        if self.equivalent_bits is not None:
+            columns["equivalent_bits"] = [self.equivalent_bits.languages[code].value for code in order]
         columns["recovery"] = [self.recovery[code] for code in order]
         percentiles = [vars(self.percentiles[code]) for code in order if self.percentiles]
         columns |= {name: [row[name] for row in percentiles] for name in (percentiles or [{}])[0]}
@@ -354,7 +369,8 @@ class Scores(Shown):
     def tables(self) -> list[Table]:
         """Returns the damage of every language, percentiles over tokens, the disparity, notes, and what it means."""
         notes = notes_table([*self.notes, *self.interval_notes])
-        meaning = Table("What this means", below=(self.meaning.sentence,))
+        equivalent = () if self.equivalent_bits is None else (self.equivalent_bits.sentence,)
+        meaning = Table("What this means", below=(self.meaning.sentence, *equivalent))
         measures = [measure for measure in MEASURES if measure == "loss" or self.kl_kind != BOUND]  # no gap of bounds
         both = {measure: self.disparity(measure=measure) for measure in measures}
         sections = self.disparity("nats_per_section") if self.setting.parallel and "divergence" in both else None
@@ -371,6 +387,8 @@ class Scores(Shown):
         top = max(estimate.value for estimate in damage.values())
         number = NumberFormat(top)
         of_100 = NumberFormat(1.0, factor=100.0, decimals=1)
+        sure, equivalent = bool(self.sure_flips), self.equivalent_bits
+        more = [] if equivalent is None else ["equivalent\nbits"]
         size, documents = self.quantized.size_bytes, self.documents
         amounts = (
             count_of(len(self.languages), "language"),
@@ -383,17 +401,19 @@ class Scores(Shown):
         return Table(
             [(self.quantized.name, "bold cyan"), "  ", (share, "bold")],
             (
-                *("\nlanguage", "\ncode", "changed,\nof 100", "\nperplexity"),
-                *(f"{label}, {number.prefix}bits/byte\n(95 % interval)", ""),
+                *("\nlanguage", "\ncode", "changed,\nof 100", *["where\nsure"] * sure, "\nperplexity"),
+                *(f"{label}, {number.prefix}bits/byte\n(95 % interval)", "", *more),
             ),
             tuple(
                 (
                     short_name(code),
                     dim(code),
                     of_100.estimate(self.flips[code]),
+                    *[of_100(self.sure_flips[code].value) if code in self.sure_flips else "–"] * sure,
                     f"× {times(1 + self.relative_perplexity[code].value)}",
                     number.estimate(damage[code]),
                     bar(damage[code].value, top),
+                    *([] if equivalent is None else [equivalent.languages[code].text(equivalent.bits)]),
                 )
                 for code in worst_first(self.flips)
             ),
@@ -404,7 +424,7 @@ class Scores(Shown):
                 dim(f"predicting {TASK_NAMES[self.setting.task]}; at least {least} per language"),
                 "",
             ),
-            left=(1, 2, 4, 5),
+            left=(1, 2, *((5, 6) if sure else (4, 5))),
         )
 
     @cached_property
@@ -453,6 +473,7 @@ class Scores(Shown):
             "kl": self.kl[code].to_dict(),
             "percentiles": asdict(self.percentiles[code]) if self.percentiles else None,
             "flips": self.flips[code].to_dict(),
+            "sure_flips": self.sure_flips[code].to_dict() if code in self.sure_flips else None,
             "recovery": self.recovery[code],
         }
 
@@ -462,7 +483,7 @@ SCORES = Kind(
     "a file of scores",
     "fairbits evaluate --out",
     Scores,
-    optional=("groups", "measurement", "generated"),
+    optional=("groups", "measurement", "generated", "equivalent_bits"),
 )
 
 
@@ -474,17 +495,3 @@ def check_unit(unit: str, *, corpus: str, parallel: bool) -> str:
             "the unit must be bits_per_byte or nats_per_token"
         )
     return unit
-
-
-def _lines(data: dict[str, Any], *, nested: bool) -> list[str]:
-    lines, last = ["{"], len(data) - 1
-    for i, (key, value) in enumerate(data.items()):
-        nests = nested and isinstance(value, dict) and value
-        first, *rest = _lines(value, nested=False) if nests else [_compact(value)]
-        lines += [f" {_compact(key)}: {first}", *(f" {line}" for line in rest)]
-        lines[-1] += "" if i == last else ","
-    return [*lines, "}"]
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

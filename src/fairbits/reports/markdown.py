@@ -9,8 +9,8 @@ from typing import Any
 from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
+from fairbits.evaluation.meaning import SIGNIFICANT
 from fairbits.evaluation.measurement import WRITTEN
-from fairbits.evaluation.scores import SIGNIFICANT
 from fairbits.reports.headline import origin
 from fairbits.reports.page import group_notes, templates, times
 from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, LOSS_SCALE

@@ -18,8 +18,7 @@ from markupsafe import Markup
 from fairbits.core.errors import printable
 from fairbits.core.figure import plotly_script, script_json
 from fairbits.core.units import readable_size
-from fairbits.evaluation.meaning import SUGGESTED
-from fairbits.evaluation.scores import SIGNIFICANT
+from fairbits.evaluation.meaning import SIGNIFICANT, SUGGESTED
 from fairbits.reports.headline import SAME_SIZE, in_words, origin
 from fairbits.reports.report_languages import CHANGED
 

@@ -107,11 +107,14 @@ def interval(estimate: Estimate) -> dict[str, float | None]:
 
 def _costs(scores: Scores, scales: Iterable[str]) -> dict[str, dict[str, Any]]:
     damage = {scale: scale_frame(scores, scale).by_language() for scale in scales}
+    bits = scores.equivalent_bits
     return {
         code: {
             "damage": {scale: on_scale(estimates[code], scale) for scale, estimates in damage.items()},
             "kl": scores.kl[code].to_dict(),
             "flips": scores.flips[code].to_dict(),
+            "sure_of_100": on_scale(scores.sure_flips[code], CHANGED) if code in scores.sure_flips else None,
+            "equivalent_bits": None if bits is None else bits.languages[code].text(bits.bits),
             "recovery": scores.recovery[code],
             **(asdict(scores.percentiles[code]) if scores.percentiles else {}),
             "relative_perplexity": scores.relative_perplexity[code].to_dict(),

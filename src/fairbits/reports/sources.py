@@ -22,7 +22,10 @@ from fairbits.core.records import (
     check_same_keys,
 )
 from fairbits.core.units import MEASURES, UNITS
+from fairbits.evaluation.equivalent_bits import EquivalentBits, SweptDamage, WidthText
+from fairbits.evaluation.measurement import WHOLE
 from fairbits.evaluation.scores import Scores
+from fairbits.evaluation.setting import EvaluationSetting
 from fairbits.quantization.plan import Plan
 from fairbits.stats.frame import Contrast
 from fairbits.stats.intervals import Estimate
@@ -55,9 +58,6 @@ class RunFile:
 
     def __post_init__(self) -> None:
         check_once("baselines", [baseline.name for baseline in self.baselines])
-
-
-WidthText = Annotated[str, Matching("[2-9]|1[0-6]", "a width in bits, 2 to 16")]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class SweepFile:
     research_notes: NotesWidth
     verdict: tuple[str, ...]
     notes: tuple[str, ...]
+    documents: SweptDamage | None = None
 
     def __post_init__(self) -> None:
         one_of("measure", self.measure, MEASURES)
@@ -107,10 +108,28 @@ class SweepFile:
         check_same_keys("critical_width", self.critical_width, "damage", self.damage)
         for code, curve in self.damage.items():
             check_same_keys(f"damage.{code}", curve, "sizes", self.sizes)
+        if self.documents is not None:
+            check_same_keys("documents.values", self.documents.values, "sizes", self.sizes)
+
+    def check(self, fingerprint: str, setting: EvaluationSetting) -> SweptDamage:
+        """Returns the damage of documents; raises unless it can be compared with that on this reference and text."""
+        if self.documents is None or self.measure != "divergence":
+            raise InputError("the sweep has no divergence of every document; write it again with fairbits sweep --out")
+        if self.fingerprint != fingerprint:
+            raise InputError(f"the sweep is of another model than the reference, {self.model}; sweep the reference")
+        self.documents.check(setting)
+        return self.documents
+
+    def equivalent_bits(self, scores: Scores) -> EquivalentBits:
+        """Returns at which widths of the sweep every language has the divergence of the scores."""
+        documents = self.check(scores.reference.fingerprint, scores.setting)
+        if scores.kl_kind != WHOLE:
+            raise InputError("equivalent bits need the KL divergence over the whole vocabulary; leave the sweep out")
+        return EquivalentBits.of(scores.frame(self.unit), self.policy, documents.frames(self.unit))
 
 
 RUN = Kind("fairbits.run/1", "the record of a run", "fairbits run in a new directory", RunFile, optional=("written",))
-SWEEP = Kind("fairbits.sweep/2", "a sweep", "fairbits sweep --out", SweepFile)
+SWEEP = Kind("fairbits.sweep/2", "a sweep", "fairbits sweep --out", SweepFile, optional=("documents",))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,10 @@ import numpy as np
 
 from fairbits.api.sweep import Sweep
 from fairbits.auditing.record import HEADLINE
-from fairbits.comparison.critical_bits import FLOOR, CriticalBits, crossing
 from fairbits.kurtosis.checklist import OUTLIER_KAPPA_THRESHOLD, critical_bits
 from fairbits.models.scales.scheme import Clip
 from fairbits.stats.correlation import Correlation, spearman
+from fairbits.stats.crossing import FLOOR, CriticalBits, crossing
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments.gaps import LanguageGap, interval_of_draws

@@ -11,10 +11,11 @@ from scipy.optimize import brentq
 from fairbits.api import trial_tasks
 from fairbits.api.make_plan import plan
 from fairbits.api.sweep import Sweep, sweep
-from fairbits.comparison.critical_bits import CriticalBits, crossing, needs_sentence, notes_sentence
+from fairbits.comparison.critical_bits import needs_sentence, notes_sentence
 from fairbits.comparison.plan_trial import PlanTrial
 from fairbits.core.errors import InputError
 from fairbits.core.table import render_tables
+from fairbits.stats.crossing import CriticalBits, crossing
 from fairbits.stats.frame import LanguageFrame
 from fairbits.text.corpus import TextRequest
 from fairbits.text.included_texts import udhr

@@ -40,9 +40,18 @@ def test_margins_are_those_of_a_plain_loop() -> None:
     after = b.gather(1, a.argmax(1)[:, None])[:, 0]
     flips = after < b.amax(1)
     comparison = compare_logits(a, b, torch.zeros(200, dtype=torch.long))
-    assert comparison.shape == (5, 200)
-    assert comparison[4] == pytest.approx(torch.tensor(expected), abs=1e-5)
-    assert comparison[4][0] == 0
+    assert comparison.shape == (6, 200)
+    assert comparison[5] == pytest.approx(torch.tensor(expected), abs=1e-5)
+    assert comparison[5][0] == 0
     assert 20 < flips.sum() < 180
     assert torch.equal(comparison[3].bool(), flips)
-    assert torch.equal(first - second + comparison[4] < -1e-6, flips)
+    assert torch.equal(first - second + comparison[5] < -1e-6, flips)
+
+
+def test_the_reference_is_sure_where_one_token_has_more_than_half() -> None:
+    a = torch.randn(300, 4, generator=torch.Generator().manual_seed(3)) * 2
+    a[0], a[1] = torch.tensor([1.0, 1.0, -99.0, -99.0]), torch.tensor([1.001, 1.0, -99.0, -99.0])  # half, and more
+    sure = [max(row) / sum(row) > 0.5 for row in a.double().exp().tolist()]
+    assert not sure[0]
+    assert 50 < sum(sure) < 250
+    assert compare_logits(a, -a, torch.zeros(300, dtype=torch.long))[4].bool().tolist() == sure

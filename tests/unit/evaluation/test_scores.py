@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     text = TokenizedText(("heb_Hebr", "eng_Latn"), lang, np.arange(10), np.full(10, 40.0), (), 0)
     documents = rng.integers(0, 10, 3000)
     kl = (rng.exponential(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
-    sums = [np.bincount(documents).astype(float)] * 5
+    sums = [np.bincount(documents).astype(float)] * 7
     margin = (rng.normal(size=3000) * np.where(documents < 5, 1, 4)).astype(np.float32)
     drawn = DocumentSums(*sums, token_kl=kl, token_margin=margin, token_document=documents)
     hashes = dict.fromkeys(text.languages, "0" * 64)
@@ -210,3 +211,30 @@ def test_what_is_no_file_of_scores_is_refused(tmp_path, content) -> None:
         Scores.load(path)
     with pytest.raises(InputError, match="it must be a file of scores"):
         Scores.load(tmp_path / "missing.json")
+
+
+def test_flips_where_the_reference_is_sure(draw, tmp_path) -> None:
+    scores = draw(DAMAGE)
+    assert scores.sure_flips == {}
+    assert scores.meaning.sure is None
+    documents = scores.documents
+    sure = np.where(documents.lang == "fin_Latn", 0.0, documents.tokens / 2)
+    counted = replace(documents, sure=sure, sure_flips=np.minimum(documents.flips // 3, sure))
+    found = replace(scores, documents=counted)
+    rows = documents.lang == "heb_Hebr"
+    assert set(found.sure_flips) == {"heb_Hebr", "eng_Latn"}
+    assert found.sure_flips["heb_Hebr"].value == pytest.approx((documents.flips[rows] // 3).sum() / 2000)
+    found.save(tmp_path / "scores.json")
+    assert Scores.load(tmp_path / "scores.json").sure_flips == found.sure_flips
+    everywhere = replace(found, documents=replace(counted, sure=documents.tokens, sure_flips=documents.flips))
+    assert everywhere.sure_flips == everywhere.flips
+    assert "Where the reference is sure, " in everywhere.meaning.sentence
+    for changed, problem in (
+        ({"sure": None}, "one of sure and sure_flips is missing"),
+        ({"sure": sure + 0.5}, "it must be a whole number"),
+        ({"sure": documents.tokens + 1}, r"sure.0 is 101; it must be at most its tokens, 100"),
+        ({"sure": documents.tokens, "sure_flips": documents.flips + 1}, "it must be at most its flips"),
+        ({"sure": 0 * sure, "sure_flips": documents.flips}, "it must be at most its sure"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            replace(counted, **changed)

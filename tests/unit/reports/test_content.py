@@ -13,7 +13,8 @@ import pytest
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.core.errors import InputError
 from fairbits.core.units import MEASURES, UNITS
-from fairbits.evaluation.scores import SIGNIFICANT, Scores
+from fairbits.evaluation.meaning import SIGNIFICANT
+from fairbits.evaluation.scores import Scores
 from fairbits.reports.content import Report, check_name, content, report_format
 from fairbits.reports.headline import origin
 from fairbits.reports.sources import RUN, SWEEP, Method, Sources

@@ -213,6 +213,7 @@ class _Stages:
                 threshold=THRESHOLDS[UNIT],
                 max_kappa=max(block.kappa for block in weight_moments(settings.checkpoint).blocks),
                 notes=notes,
+                setting=scores[SCORES_FILE].setting,
             ).save(self.place.file("sweep.json"))
 
     @contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairbits.evaluation.divergence import is_sure
 from fairbits.evaluation.servers.interfaces import ABSENT, UNKNOWN
 
 FLOAT32_ERROR = 2.0**-22  # of a probability that was computed from a log-probability in float32
@@ -35,6 +36,7 @@ class PartialComparison:
     estimate: Tensor  # unbiased if the reference wrote the text; S are the most probable tokens of the server alone
     flips: Tensor  # 1 where the first choice differs, or may differ
     undecided: Tensor  # 1 where the server's names do not tell whether it differs
+    sure: Tensor  # 1 where the reference is sure of its first choice
     covered: Tensor  # Σ p over the most probable tokens of the server
 
 
@@ -57,8 +59,11 @@ def partial_comparison(logits: Tensor, labels: Tensor, served: Tensor, ids: Tens
     other_p = (rest_p - outside * own_p.exp()).clamp(min=0)
     other_q = (rest_q - outside * own_q.exp()).clamp(min=FLOAT32_ERROR)
     bound = shared + outside * _terms(own_p, own_q) + _lumped(other_p, other_q)
-    flips, undecided = _flips(log_p.argmax(1), labels, own_q, ids, top.double())
-    return PartialComparison(-own_p, -own_q, bound.clamp(min=0), estimate, flips, undecided, covered)
+    most, first = log_p.max(1)
+    flips, undecided = _flips(first, labels, own_q, ids, top.double())
+    return PartialComparison(
+        -own_p, -own_q, bound.clamp(min=0), estimate, flips, undecided, is_sure(most).double(), covered
+    )
 
 
 def _flips(first: Tensor, labels: Tensor, own_q: Tensor, ids: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ def served_scores(
     assert reference.identity is not None
     begin(progress, COMPARING)
     text, served = reference.text, server.served
-    sums = torch.zeros(7, len(text.lang), dtype=torch.float64)
+    sums = torch.zeros(9, len(text.lang), dtype=torch.float64)
     vocabulary, done = reference.logits(slice(0, 1)).shape[1], 0
     for chunk in _in_chunks(_known_positions(reference, answers), positions_of_logits(vocabulary, device)):
         labels, documents, served_logprobs, ids, top = (column.to(device) for column in chunk)
@@ -52,14 +52,16 @@ def served_scores(
             raise InputError(f"the logits of {reference.target} contain NaN or infinity; check its weights")
         now = partial_comparison(logits, labels, served_logprobs, ids, top)
         kl = now.estimate if written else now.bound
-        rows = (torch.ones_like(kl), now.nll_reference, now.nll_served, kl, now.flips, now.covered, now.undecided)
+        both = now.nll_reference, now.nll_served
+        changed = now.flips, now.sure, now.flips * now.sure
+        rows = (torch.ones_like(kl), *both, kl, *changed, now.covered, now.undecided)
         sums.index_add_(1, documents.cpu(), torch.stack(rows).cpu())
         done += len(labels)
         if progress is not None:
             progress(COMPARING, done, len(reference.features))
-    predicted, nll_reference, nll_served, kl_sums, flips, covered, undecided = sums.numpy()
+    predicted, nll_reference, nll_served, kl_sums, flips, sure, sure_flips, covered, undecided = sums.numpy()
+    columns = (predicted, nll_reference, nll_served, kl_sums, flips, sure, sure_flips)
     none = np.empty(0, dtype=np.float32)
-    columns = (predicted, nll_reference, nll_served, kl_sums, flips)
     tokens = DocumentSums(*columns, token_kl=none, token_margin=none, token_document=np.empty(0, dtype=np.intp))
     retried = sum(server.client.retries.values())
     notes = [f"{count_of(retried, 'request')} to the server had to be sent again"] if retried else []

@@ -32,7 +32,7 @@ function ratio(estimate) {
   return { value: 1 + value, low: low === null ? null : 1 + low, high: high === null ? null : 1 + high };
 }
 
-const MAIN = ["name", "after", "before", "difference", "verdict", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
+const MAIN = ["name", "after", "before", "difference", "verdict", "changed_of_100", "sure_of_100", "equivalent_bits", "perplexity", "divergence_bits_per_byte"];
 const ON_PHONE = ["name", "after", "changed_of_100", "perplexity", "divergence_bits_per_byte"];
 const phone = matchMedia("(max-width: 46rem)");
 
@@ -57,6 +57,12 @@ function columns() {
         ]
       : []),
     estimates("changed_of_100", "changed, of 100 tokens", 1, (row) => row.methods[0].damage.changed_of_100),
+    ...(content.languages.some((row) => row.methods[0].sure_of_100)
+      ? [estimates("sure_of_100", "changed where the reference is sure, of 100", 1, (row) => row.methods[0].sure_of_100)]
+      : []),
+    ...(content.languages.some((row) => row.methods[0].equivalent_bits)
+      ? [{ ...words("equivalent_bits", "equivalent bits", (row) => row.methods[0].equivalent_bits), order: orderOfWidth }]
+      : []),
     estimates("perplexity", "perplexity, ×", 2, (row) => ratio(row.methods[0].relative_perplexity)),
     ...["divergence_bits_per_byte", "loss_bits_per_byte"].map((scale) => estimates(scale, UNITS[scale].title, 4, (row) => row.methods[0].damage[scale])),
     ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),

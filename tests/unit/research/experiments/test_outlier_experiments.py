@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fairbits.comparison.critical_bits import CriticalBits
 from fairbits.core.errors import InputError
 from fairbits.kurtosis.checklist import outliers_above_threshold
 from fairbits.kurtosis.patterns import Pattern
+from fairbits.stats.crossing import CriticalBits
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits_research.experiments import bit_threshold, layer_ablation
