@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairbits.cli import options
+from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import write_files
 from fairbits.core.table import Cell, NumberFormat, Table, dim
+from fairbits.evaluation.profiles import PROFILES
 from fairbits.text.language_codes import short_name
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ def gate(
         tuple[Path, Path] | None,
         options.option(
             "Instead of scores: the directories of two runs of lm_eval --log_samples, before and after.", "BEFORE AFTER"
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        options.option(
+            "Limits that have a name: at most 5 (strict), 10 (standard) or 25 (loose) of 100 tokens may change in any "
+            "language; with evaluate --generate, at most 2, 5 or 10 more of 100 answers may be in another language.",
+            "NAME",
+            completion.one_of(*PROFILES),
         ),
     ] = None,
     max_changed: Annotated[
@@ -103,6 +113,7 @@ def gate(
     text to decide.
 
     Examples:
+      fairbits gate scores.json --profile standard
       fairbits gate scores.json --max-changed 10
       fairbits gate scores.json --max-changed 10 --max-mean 0.01
       fairbits gate scores.json --against baseline.json --max-worse 0.005
@@ -118,6 +129,7 @@ def gate(
     limits = {"max_worst": max_worst, "max_mean": max_mean, "max_gap": max_gap}
     for_samples = {"--metric": metric, "--filter": filter_name, "--tasks": tasks, "--language-of": language_of}
     for_scores = {
+        "--profile": profile,
         "--max-changed": max_changed,
         "--max-wrong-language": max_wrong_language,
         "--against": against,
@@ -153,7 +165,8 @@ def gate(
         scores,
         **options.pick(
             locals(),
-            "measure unit against max_worse groups max_ratio max_changed max_wrong_language max_worst max_mean max_gap",
+            "profile max_changed max_wrong_language max_worst max_mean max_gap measure unit against max_worse groups "
+            "max_ratio",
         ),
     )
     _write_notes(verdict, junit_file)
@@ -163,7 +176,7 @@ def gate(
         print_json(verdict.as_data())
     else:
         print_line(verdict.reason)
-        if verdict.meaning is not None and max_changed is None:  # else the reason says it
+        if verdict.meaning is not None and max_changed is None and profile is None:  # else the reason says it
             print_line(verdict.meaning.sentence)
     raise typer.Exit(verdict.exit_code)
 

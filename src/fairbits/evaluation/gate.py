@@ -20,6 +20,7 @@ from fairbits.core.version import __version__
 from fairbits.evaluation.language_groups import EXAMPLE, NamedGroups
 from fairbits.evaluation.meaning import SUGGESTED, Meaning
 from fairbits.evaluation.measurement import BOUND
+from fairbits.evaluation.profiles import PROFILES
 from fairbits.evaluation.scores import Scores
 from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_none_over_languages, worst_first
 from fairbits.stats.intervals import Estimate
@@ -310,6 +311,7 @@ def format_estimate(estimate: Estimate, unit: str) -> str:
 def gate(
     scores: Scores | str | Path,
     *,
+    profile: str | None = None,
     max_changed: float | None = None,
     max_wrong_language: float | None = None,
     max_worst: float | None = None,
@@ -326,7 +328,8 @@ def gate(
 
     Scores are the result of `evaluate`, or its path. `max_changed` limits how many of 100 tokens may have another first
     choice than in the reference model, in every language; 10 is a good limit to start with. `max_wrong_language` limits
-    how many of 100 generated answers quantization adds in another language than the prompt. For the other limits, the
+    how many of 100 generated answers quantization adds in another language than the prompt. `profile` (strict, standard
+    or loose) stands for both (`PROFILES`), for the second only if the scores have answers. For the other limits, the
     damage is the divergence from the reference model, or the added loss with `measure="loss"`. A limit is met if the
     whole interval is at most the limit and exceeded if the whole interval is above it. `max_worse` is such a limit for
     the difference from the baseline of every language, of the mean and of the worst language. Without it only a
@@ -336,6 +339,12 @@ def gate(
     """
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
+    quantized = _scores("scores", scores)
+    if profile is not None:
+        chosen = PROFILES[one_of("profile", profile, tuple(PROFILES))]
+        max_changed = chosen.changed if max_changed is None else max_changed
+        if max_wrong_language is None and quantized.generated is not None:
+            max_wrong_language = chosen.wrong_language
     limits = check_limits(max_worst, max_mean, max_gap)
     if max_worse is not None:
         in_range("the limit of the difference", max_worse, least=0)
@@ -351,10 +360,9 @@ def gate(
     if not limits and against is None and max_ratio is None and max_changed is None and max_wrong_language is None:
         raise InputError(
             f"there is no limit; --max-changed {SUGGESTED:g} is a good limit to start with: at most {SUGGESTED:g} of "
-            "100 tokens change in any language (in Python max_changed). Others are --max-worst, --max-mean, --max-gap, "
-            "--max-ratio and --against"
+            "100 tokens change in any language (in Python max_changed). Others are --profile, --max-worst, --max-mean, "
+            "--max-gap, --max-ratio and --against"
         )
-    quantized = _scores("scores", scores)
     quantized = quantized if groups is None else quantized.with_groups(groups)
     only_bounds = measure == "divergence" and quantized.kl_kind == BOUND
     if only_bounds and (max_gap is not None or max_ratio is not None):

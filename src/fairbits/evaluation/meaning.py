@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fairbits.evaluation.profiles import PROFILES
 from fairbits.stats.frame import LanguageFrame
 from fairbits.stats.intervals import Estimate
 from fairbits.text.language_codes import short_name
@@ -22,7 +23,7 @@ LEVELS = (
     (100.0, "too much for most uses"),
 )
 """Up to how many of 100 first choices may change in the worst language, and how that is called."""
-SUGGESTED = 10.0
+SUGGESTED = PROFILES["standard"].changed
 """The limit that fairbits suggests, in percent of the tokens: all 8-bit versions of these models keep it."""
 SIGNIFICANT = 0.05
 NAMED = 3  # languages that change as much are named if there are at most this many

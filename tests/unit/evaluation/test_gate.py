@@ -8,6 +8,7 @@ import pytest
 from fairbits.core.errors import InputError
 from fairbits.evaluation.document_scores import DocumentScores, TokenPercentiles
 from fairbits.evaluation.gate import Check, GateResult, gate, junit
+from fairbits.evaluation.profiles import PROFILES
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 
@@ -294,3 +295,14 @@ def test_a_verdict_shows_its_requirements() -> None:
         outcomes(verdict)
     )
     assert verdict._repr_html_().count("<tr>") == 1 + len(verdict.checks)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_stands_for_its_limits(draw, name) -> None:
+    scores, profile = draw({"eng_Latn": 1.0, "heb_Hebr": 2.0}), PROFILES[name]
+    result = gate(scores, profile=name)
+    assert [check.limit for check in result.checks] == [profile.changed]  # no answers were generated
+    assert result.checks == gate(scores, max_changed=profile.changed).checks
+    assert [check.limit for check in gate(scores, profile=name, max_changed=1).checks] == [1]
+    with pytest.raises(InputError, match="profile is 'lax'"):
+        gate(scores, profile="lax")

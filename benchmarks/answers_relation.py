@@ -1,0 +1,232 @@
+"""The relation between damage and changed answers: rank correlations, a mixed model, predictions, and limits."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy
+import statsmodels.api
+from matplotlib import pyplot
+
+from fairbits.core.files import write_files
+from fairbits.core.table import Table, render_tables
+from real_figure import COLOURS, STYLE
+
+ROOT = Path(__file__).parents[1]
+PAGE, FIGURE = ROOT / "docs/answers.md", ROOT / "docs/assets/answers.png"
+BEGIN, END = "<!-- written by benchmarks/answers.py table -->", "<!-- end of the tables -->"
+TITLES = {
+    "kl": "KL, bits per byte",
+    "added": "added loss, bits per byte",
+    "ratio": "perplexity, ratio",
+    "changed": "changed tokens, of 100",
+    "sure": "changed where sure, of 100",
+}
+SHARES = (50, 20, 10, 5)
+"""One answer in so many changes."""
+RESAMPLES, SEED, LEAST = 2000, 0, 1e-6
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """One entry per model, variant and language: damage by measure, and answers of all kinds together."""
+
+    model: np.ndarray
+    variant: np.ndarray
+    language: np.ndarray
+    damage: Mapping[str, np.ndarray]
+    items: np.ndarray
+    changed: np.ndarray
+    right: np.ndarray
+    lost: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Cells":
+        sums: dict[tuple[str, str, str], np.ndarray] = defaultdict(lambda: np.zeros(4))
+        damage: dict[tuple[str, str, str], list[float]] = {}
+        for row in rows:
+            key = row["model"], row["variant"], row["language"]
+            sums[key] += [float(row[name]) for name in ("items", "changed_answers", "right_before", "lost")]
+            damage[key] = [float(row[name]) for name in TITLES]
+        names = (np.array(column) for column in zip(*sums, strict=True))
+        counts = np.array(list(sums.values())).T
+        columns = dict(zip(TITLES, np.array(list(damage.values())).T, strict=True))
+        return cls(*names, columns, *counts)
+
+    def select(self, mask: np.ndarray) -> "Cells":
+        damage = {name: column[mask] for name, column in self.damage.items()}
+        names = (column[mask] for column in (self.model, self.variant, self.language))
+        return Cells(*names, damage, *(column[mask] for column in (self.items, self.changed, self.right, self.lost)))
+
+    @property
+    def changed_share(self) -> np.ndarray:
+        return self.changed / self.items
+
+    @property
+    def lost_share(self) -> np.ndarray:
+        return self.lost / self.right
+
+
+@dataclass(frozen=True)
+class Fit:
+    """logit of the share of changed answers = constant + slope · log damage, with the spread of cells around it."""
+
+    constant: float
+    slope: float
+    spread: float
+
+    @classmethod
+    def of(cls, cells: Cells, measure: str) -> "Fit":
+        x, y = np.log(np.maximum(cells.damage[measure], LEAST)), _logit(cells)
+        line = scipy.stats.linregress(x, y)
+        noise = np.mean(1 / (cells.changed + 0.5) + 1 / (cells.items - cells.changed + 0.5))
+        rest = np.var(y - line.intercept - line.slope * x, ddof=2) - noise
+        return cls(float(line.intercept), float(line.slope), float(np.sqrt(max(rest, 0.0))))
+
+    def logits(self, damage: np.ndarray) -> np.ndarray:
+        return self.constant + self.slope * np.log(np.maximum(damage, LEAST))
+
+    def damage_at(self, share: float, *, certainty: float = 0.5) -> float:
+        """Returns the damage up to which a cell stays below the share with this probability."""
+        reach = scipy.stats.norm.ppf(certainty) * self.spread
+        return float(np.exp((scipy.special.logit(share) - reach - self.constant) / self.slope))
+
+
+def _logit(cells: Cells) -> np.ndarray:
+    return np.log((cells.changed + 0.5) / (cells.items - cells.changed + 0.5))
+
+
+def rank_table(cells: Cells) -> Table:
+    """Returns Spearman's correlation of every measure with changed and with lost answers, over variant × language."""
+    rng = np.random.default_rng(SEED)
+    lines = []
+    for model in np.unique(cells.model):
+        here = cells.select(cells.model == model)
+        where = [np.flatnonzero(here.language == code) for code in np.unique(here.language)]
+        draws = [np.concatenate([where[i] for i in rng.integers(0, len(where), len(where))]) for _ in range(RESAMPLES)]
+        for measure, title in TITLES.items():
+            cells_of = [str(model), title, str(len(here.items))]
+            for share in (here.changed_share, here.lost_share):
+                value = scipy.stats.spearmanr(here.damage[measure], share).statistic
+                drawn = [scipy.stats.spearmanr(here.damage[measure][at], share[at]).statistic for at in draws]
+                low, high = np.nanpercentile(drawn, [2.5, 97.5])
+                cells_of.append(f"{value:.2f} ({low:.2f}–{high:.2f})")
+            lines.append(tuple(cells_of))
+    headers = ("model", "measure", "variants × languages", "changed answers", "lost answers")
+    below = ("95 % intervals: languages drawn with replacement, 2,000 times, seed 0.",)
+    return Table("Rank correlation with answers", headers, tuple(lines), below, left=(1,))
+
+
+def mixed_table(cells: Cells) -> Table:
+    """Returns the mixed model of changed answers: KL and the model as fixed effects, languages as random ones."""
+    lines = []
+    for measure in ("kl", "changed"):
+        x = np.log(np.maximum(cells.damage[measure], LEAST))
+        models = np.array([cells.model == name for name in np.unique(cells.model)[1:]], dtype=float).reshape(-1, len(x))
+        design = np.column_stack([np.ones_like(x), x, models.T])
+        fitted = statsmodels.api.MixedLM(_logit(cells), design, groups=cells.language).fit(method="lbfgs")
+        low, high = fitted.conf_int()[1]
+        between, within = np.sqrt(fitted.cov_re[0, 0]), np.sqrt(fitted.scale)
+        slope = f"{fitted.fe_params[1]:.2f} ({low:.2f}–{high:.2f})"
+        lines.append((TITLES[measure], slope, f"{between:.2f}", f"{within:.2f}"))
+    headers = ("measure", "slope of the log-odds (95 % CI)", "sd between languages", "sd within")
+    return Table("Mixed model of changed answers", headers, tuple(lines), left=(1,))
+
+
+def prediction_table(cells: Cells) -> Table:
+    """Returns how well the cells of a variant are predicted from all other variants of all models."""
+    lines = []
+    for measure, title in TITLES.items():
+        errors, inside = [], []
+        for variant in np.unique(cells.variant):
+            out = cells.variant == variant
+            if out.all():
+                continue
+            fit, left = Fit.of(cells.select(~out), measure), cells.select(out)
+            middle = fit.logits(left.damage[measure])
+            errors.append(100 * (scipy.special.expit(middle) - left.changed_share))
+            noise = np.sqrt(fit.spread**2 + 1 / (left.changed + 0.5) + 1 / (left.items - left.changed + 0.5))
+            inside.append(np.abs(_logit(left) - middle) <= scipy.stats.norm.ppf(0.95) * noise)
+        error = np.concatenate(errors)
+        lines.append(
+            (
+                title,
+                f"{np.median(np.abs(error)):.1f}",
+                f"{np.sqrt(np.mean(error**2)):.1f}",
+                f"{np.concatenate(inside).mean():.0%}",
+            )
+        )
+    headers = ("from", "median error, of 100 answers", "root mean square", "inside the 90 % interval")
+    return Table("Changed answers of a variant that was left out", headers, tuple(lines))
+
+
+def limit_table(cells: Cells) -> Table:
+    """Returns how much damage goes with one changed answer in so many."""
+    lines = []
+    for number in SHARES:
+        row = [f"1 in {number}"]
+        for measure in ("kl", "changed", "sure"):
+            fit = Fit.of(cells, measure)
+            row += [f"{fit.damage_at(1 / number):.2g}", f"{fit.damage_at(1 / number, certainty=0.9):.2g}"]
+        lines.append(tuple(row))
+    headers = ["answers that change"]
+    headers += [f"{TITLES[name]}: {what}" for name in ("kl", "changed", "sure") for what in ("typical", "9 in 10 safe")]
+    return Table("Limits", tuple(headers), tuple(lines))
+
+
+def kind_table(rows: Sequence[Row]) -> Table:
+    """Returns the relation by kind of task: accuracy of the reference, and the rank correlation of KL."""
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        for kind in dict.fromkeys(row["kind"] for row in rows):
+            here = [row for row in rows if row["kind"] == kind and row["model"] == model]
+            if len(here) < 3:
+                continue
+            kl, items, changed, right, lost = (
+                np.array([float(row[name]) for row in here])
+                for name in ("kl", "items", "changed_answers", "right_before", "lost")
+            )
+            ranks = (scipy.stats.spearmanr(kl, part).statistic for part in (changed / items, lost / right))
+            shares = f"{right.sum() / items.sum():.0%}", f"{changed.sum() / items.sum():.1%}"
+            lines.append((model, kind, *shares, *(f"{rank:.2f}" for rank in ranks)))
+    headers = ("model", "kind", "right before", "changed", "rank of KL, changed", "rank of KL, lost")
+    return Table("By kind of task", headers, tuple(lines), left=(1,))
+
+
+def draw(cells: Cells) -> None:
+    """Writes the figure: changed answers against KL and against changed tokens."""
+    with pyplot.rc_context(STYLE):
+        canvas, panels = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained", sharey=True)
+        for axes, measure in zip(panels, ("kl", "changed"), strict=True):
+            for colour, model in zip(COLOURS, np.unique(cells.model), strict=False):
+                here = cells.select(cells.model == model)
+                x = np.maximum(here.damage[measure], LEAST)
+                axes.plot(x, 100 * here.changed_share, ".", color=colour, alpha=0.5, markersize=4, label=str(model))
+            fit = Fit.of(cells, measure)
+            x = np.geomspace(*np.quantile(np.maximum(cells.damage[measure], LEAST), [0, 1]), 100)
+            axes.plot(x, 100 * scipy.special.expit(fit.logits(x)), color="#212529", linewidth=1)
+            for number in SHARES:
+                axes.axhline(100 / number, color="#adb5bd", linewidth=0.6, linestyle=":")
+            axes.set(xscale="log", yscale="log", xlabel=TITLES[measure])
+        panels[0].set_ylabel("changed answers, of 100")
+        panels[0].legend(frameon=False, fontsize=8)
+        canvas.savefig(FIGURE, dpi=160)
+        pyplot.close(canvas)
+
+
+def write_page(rows: Sequence[Row]) -> None:
+    """Prints the tables and writes them into the page, with the figure."""
+    cells = Cells.of(rows)
+    tables = [rank_table(cells), mixed_table(cells), prediction_table(cells), limit_table(cells), kind_table(rows)]
+    draw(cells)
+    for table in render_tables(tables):
+        print(table)
+    if not PAGE.exists():
+        return
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    parts = "\n\n".join(f"**{table.title}**\n\n{table.markdown()}" for table in tables)
+    write_files({PAGE: f"{before}{BEGIN}\n\n{parts}\n\n{END}{rest.split(END)[1]}".encode()})
