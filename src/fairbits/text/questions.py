@@ -215,6 +215,7 @@ def _passages(documents: Sequence[str]) -> Iterator[Passage]:
                 first += 1
             if usable(sentence := document[start:end]):
                 before = document[spans[first][0] : spans[i - 1][1]] if first < i else ""
+                before = "" if before.isdigit() else before  # lm-eval would take it for the number of a choice
                 space = document[spans[i - 1][1] : start] if before else ""
                 yield Passage(before, space, sentence, number)
 
@@ -241,9 +242,10 @@ def _other_numbers(number: str, present: set[str]) -> list[str]:
 
 def _alone(text: str, match: re.Match[str]) -> bool:
     """Returns whether what was matched is a word and no part of one; letters, marks and hyphens would join it."""
-    beside = text[max(match.start() - 1, 0) : match.start()] + text[match.end() : match.end() + 1]
+    neighbours = text[max(match.start() - 1, 0) : match.start()] + text[match.end() : match.end() + 1]
     return not any(
-        character in "-_'’־\u2010\u200c\u200d" or unicodedata.category(character)[0] in "LMN" for character in beside
+        character in "-_'’־\u2010\u200c\u200d" or unicodedata.category(character)[0] in "LMN"
+        for character in neighbours
     )
 
 
