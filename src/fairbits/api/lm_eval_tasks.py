@@ -142,7 +142,7 @@ def write_tasks(
         data[kind] = {code: rows for code, rows in by_language.items() if code not in short}
     files: dict[Path, bytes] = {}
     for kind, by_language in data.items():
-        files |= _files(directory, f"{name}_{kind}", kind, by_language)
+        files |= task_files(directory, f"{name}_{kind}", COMMON[kind], METRICS[kind], by_language)
     try:
         with whole_directory(directory) as draft:
             write_files({draft / path.name: content for path, content in files.items()})
@@ -210,10 +210,12 @@ def _rows(questions: Iterable[Question]) -> Iterator[Row]:
             yield {"context": question.context, "choices": question.choices, "answer": question.answer}
 
 
-def _files(directory: Path, group: str, kind: str, by_language: Mapping[str, list[Row]]) -> dict[Path, bytes]:
+def task_files(
+    directory: Path, group: str, common: str, metric: str, by_language: Mapping[str, list[Row]]
+) -> dict[Path, bytes]:
     """Returns the content of the files of one kind: what all share, a task and its data per language, the group."""
     shared = f"_{group}.yaml"
-    files = {directory / shared: COMMON[kind].encode()}
+    files = {directory / shared: common.encode()}
     names = {code: f"{group}_{code.replace('-', '_')}" for code in by_language}
     for code, rows in by_language.items():
         data = directory / f"{names[code]}.jsonl"
@@ -230,7 +232,7 @@ def _files(directory: Path, group: str, kind: str, by_language: Mapping[str, lis
     listed = "".join(f"  - {task}\n" for task in names.values())
     files[directory / f"{group}.yaml"] = (
         f"group: {group}\ntask:\n{listed}aggregate_metric_list:\n"
-        f"  - metric: {METRICS[kind]}\n    aggregation: mean\n    weight_by_size: false\n"
+        f"  - metric: {metric}\n    aggregation: mean\n    weight_by_size: false\n"
         f"metadata:\n  version: {VERSION}\n"
     ).encode()
     return files
