@@ -125,7 +125,8 @@ class LazyCommand(TyperCommand):
         command = typer.main.get_command(app)
         parts = escape(command.help or "").split("\n\n")  # [ray] is not markup
         command.help = "\n\n".join(
-            part if part.startswith("Examples:") else " ".join(map(str.strip, part.split("\n"))) for part in parts
+            part if part.startswith(("Examples:", "Kinds:")) else " ".join(map(str.strip, part.split("\n")))
+            for part in parts
         )
         for param in command.params:
             param.help = escape(getattr(param, "help", None) or "")  # type: ignore[attr-defined]

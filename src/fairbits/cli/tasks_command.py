@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from fairbits.api.lm_eval_tasks import TaskFiles, write_tasks
+from fairbits.api.lm_eval_tasks import KINDS, TaskFiles, write_tasks
 from fairbits.cli import completion, options
 from fairbits.cli.terminal import print_json, print_notes, print_written
 from fairbits.core.table import Table, dim
@@ -25,9 +25,9 @@ def tasks(
     kinds: Annotated[
         str,
         options.option(
-            "Kinds of tasks: bpb (bits per byte of documents), cloze (sentences against corrupted ones).",
+            "Kinds of tasks, of those above. With translation, line i of every file must say the same.",
             "NAMES",
-            completion.one_of("bpb", "cloze", "bpb,cloze"),
+            completion.some_of(*KINDS),
         ),
     ] = "bpb,cloze",
     items: Annotated[int | None, options.option("Maximum items per language and kind; by default all.", "N")] = None,
@@ -37,9 +37,19 @@ def tasks(
 ) -> None:
     """Write text as tasks of lm-eval, which run without a network.
 
+    Kinds:
+      bpb          bits per byte of documents (no choices)
+      cloze        a sentence, or two neighbouring words exchanged
+      next         which of four sentences follows
+      number       a sentence, or one number in it changed
+      name         a sentence, or one proper name in it changed
+      negation     a sentence, or "never" for "always" and the like
+      translation  which of four texts is the translation
+
     Examples:
-      fairbits tasks --languages eng,fra,heb --text help --out tasks
+      fairbits tasks --languages eng,fra,zho --text help --out tasks
       fairbits tasks --text texts --kinds cloze --items 500 --out tasks
+      fairbits tasks --text help --kinds next,translation --out tasks
     """
     written = write_tasks(
         out_directory,

@@ -15,10 +15,27 @@ FEWEST_WORDS, FEWEST_CHARACTERS = 4, 6
 DENSE = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
+def sentence_spans(document: str) -> list[tuple[int, int]]:
+    """Returns where every sentence of a document begins and ends, without the white space around it."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for end, following in (*(match.span() for match in SENTENCE_END.finditer(document)), (len(document), 0)):
+        part = document[start:end]
+        if stripped := part.strip():
+            first = start + part.index(stripped)
+            spans.append((first, first + len(stripped)))
+        start = following
+    return spans
+
+
+def usable(sentence: str) -> bool:
+    """Returns whether a sentence is neither short nor long."""
+    return SHORTEST / (2 if DENSE.search(sentence) else 1) <= len(sentence) <= LONGEST
+
+
 def sentences(document: str) -> list[str]:
     """Returns the sentences of a document that are neither short nor long."""
-    parts = (part.strip() for part in SENTENCE_END.split(document))
-    return [part for part in parts if SHORTEST / (2 if DENSE.search(part) else 1) <= len(part) <= LONGEST]
+    return [part for start, end in sentence_spans(document) if usable(part := document[start:end])]
 
 
 def corrupt(sentence: str, *, seed: int = 0) -> str | None:

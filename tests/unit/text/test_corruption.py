@@ -1,6 +1,6 @@
 import pytest
 
-from fairbits.text.corruption import corrupt, sentences
+from fairbits.text.corruption import SENTENCE_END, corrupt, sentence_spans, sentences
 
 TEXTS = {
     "spaces": "Tous les êtres humains naissent libres et égaux en dignité et en droits.",
@@ -34,3 +34,9 @@ def test_what_cannot_be_corrupted(text) -> None:
 def test_sentences_are_neither_short_nor_long() -> None:
     text = "No. This sentence is long enough. " + "a" * 500 + ". 这一句话也足够长了可以用。\nA line without an end"
     assert sentences(text) == ["This sentence is long enough.", "这一句话也足够长了可以用。", "A line without an end"]
+
+
+@pytest.mark.parametrize("text", [*TEXTS.values(), "One.  Two!\n\nThree? ", "甲。乙！ 丙？\n丁", "", " \n ", "。。"])
+def test_spans_are_the_parts_between_the_ends_of_sentences(text) -> None:
+    parts = [part.strip() for part in SENTENCE_END.split(text)]
+    assert [text[start:end] for start, end in sentence_spans(text)] == [part for part in parts if part]
