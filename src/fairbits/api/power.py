@@ -11,14 +11,14 @@ import numpy as np
 from fairbits.core.checks import in_range, instance, one_of, whole
 from fairbits.core.errors import InputError, count_of
 from fairbits.core.progress import SIMULATING, Progress, begin
-from fairbits.core.table import Shown, Table, data_frame, dim
+from fairbits.core.table import Cell, Shown, Table, data_frame, dim
 from fairbits.core.units import LEAST_DOCUMENTS, MEASURE_LABELS, MEASURES
 from fairbits.core.version import __version__
 from fairbits.evaluation.gate import Check, changes_check, limit_check
 from fairbits.evaluation.measurement import BOUND
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.simulated_releases import PilotDocuments, RescaledDocuments
-from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.frame import LanguageFrame, estimate_columns
 from fairbits.stats.intervals import Estimate
 from fairbits.stats.outcomes import share_estimate
 
@@ -108,14 +108,8 @@ class Power(Shown):
     def tables(self) -> list[Table]:
         what = "changed tokens" if self.measure is None else f"worst language by {MEASURE_LABELS[self.measure]}"
         title = f"{what}: limit {self.limit:g}, expected {self.expected:g} {self.unit}"
-        headers = (
-            "documents\nper language",
-            "tokens\nper language",
-            "\nfalse passes",
-            "\nmisses",
-            "\nundecided",
-            "\nreleases",
-        )
+        counts = ("documents\nper language", "tokens\nper language")
+        headers = (*counts, "\nfalse passes", "\nmisses", "\nundecided", "\nreleases")
         rows = tuple(
             (
                 f"{trial.documents:,}",
@@ -135,7 +129,10 @@ class Power(Shown):
         return [Table(title, headers, rows, (dim(LEGEND), "", self.sentence), (dim(pilot), ""))]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        return data_frame({name: [row[name] for row in self._rows()] for name in self._rows()[0]}, index="tokens")
+        columns = {name: [getattr(t, name) for t in self.trials] for name in ("tokens", "documents", "releases")}
+        columns |= estimate_columns("false_passes", (trial.false_pass_share for trial in self.trials))
+        columns |= estimate_columns("misses", (trial.miss_share for trial in self.trials))
+        return data_frame(columns, index="tokens")
 
     def as_data(self) -> dict[str, Any]:
         last = self.trials[-1]
@@ -155,19 +152,13 @@ class Power(Shown):
             ],
         }
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [
-            asdict(trial) | {"false_pass_share": trial.false_pass_share.value, "miss_share": trial.miss_share.value}
-            for trial in self.trials
-        ]
-
 
 def percent(share: float) -> str:
     """Returns a share in percent."""
     return f"{100 * share:.3g} %"
 
 
-def share_cell(share: Estimate) -> Any:
+def share_cell(share: Estimate) -> Cell:
     """Returns a share with its interval for a table."""
     return [percent(share.value), (f" ({100 * share.low:.1f}–{100 * share.high:.1f})", "dim")]
 

@@ -32,7 +32,7 @@ def power(
         int | None, options.option("Only this many tokens per language; by default the smallest enough is found.", "N")
     ] = None,
     measure: options.Measure = "divergence",
-    releases: Annotated[int, options.option("Simulated releases of each kind, at least 100.", "N")] = 400,
+    releases: Annotated[int, options.option("Simulated releases of each kind, at least 50.", "N")] = 400,
     seed: Annotated[int, options.option("Random seed of the simulation.", "N")] = 0,
     as_json: options.Json = False,
 ) -> None:
