@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairbits.api.lm_eval_tasks import write_tasks as write_tasks
     from fairbits.api.make_plan import plan as plan
     from fairbits.api.overlay import overlay as overlay
+    from fairbits.api.power import power as power
     from fairbits.api.quantize import quantize as quantize
     from fairbits.api.report import report as report
     from fairbits.api.run import run as run
@@ -63,6 +64,7 @@ _HOMES = {
     "mix": "fairbits.api.calibration_mix",
     "overlay": "fairbits.api.overlay",
     "plan": "fairbits.api.make_plan",
+    "power": "fairbits.api.power",
     "quantize": "fairbits.api.quantize",
     "read_corpus": "fairbits.text.reading",
     "report": "fairbits.api.report",

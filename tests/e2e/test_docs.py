@@ -32,6 +32,7 @@ FILES = {
     "sweep": ["fairbits.reports.sources"],
     "compare": ["fairbits.comparison.comparison"],
     "verdict": ["fairbits.evaluation.gate", "fairbits.evaluation.lm_eval.gate_samples"],
+    "power": ["fairbits.api.power"],
     "report": ["fairbits.reports.content"],
     "run": ["fairbits.reports.sources", "fairbits.api.run.run_settings"],
     "laaciq": ["fairbits.kurtosis.clipping_record"],

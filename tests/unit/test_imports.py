@@ -105,6 +105,7 @@ def test_completion_does_not_wait_for_torch() -> None:
     "command",
     [
         ["gate", str(RECORDS / "scores.json"), "--max-worst", "9"],
+        ["power", str(RECORDS / "scores.json"), *"--max-worst 9 --tokens 400 --releases 50".split()],
         [
             *("report", str(RECORDS / "scores.json"), "--against", str(RECORDS / "scores.json"), "--format", "json"),
             *(text for name in ("audit", "plan", "sweep") for text in (f"--{name}", str(RECORDS / f"{name}.json"))),
@@ -112,7 +113,7 @@ def test_completion_does_not_wait_for_torch() -> None:
         ["languages", "he"],
         ["tasks", "--languages", "eng,fra", "--out", "DIRECTORY"],
     ],
-    ids=["gate", "report", "languages", "tasks"],
+    ids=["gate", "power", "report", "languages", "tasks"],
 )
 def test_commands_that_only_read_files_do_not_wait_for_torch(command, tmp_path) -> None:
     command = [str(tmp_path / "tasks") if text == "DIRECTORY" else text for text in command]

@@ -29,7 +29,7 @@ from fairbits.core.plugins import COMMANDS, plugins
 from fairbits.core.torchrun import this_process
 
 PANELS = {
-    "Measure": ("evaluate", "gate", "report", "audit", "compare"),
+    "Measure": ("evaluate", "gate", "power", "report", "audit", "compare"),
     "Quantize": ("run", "quantize", "plan", "sweep"),
     "Serve": ("overlay", "generate", "serve"),
     "Text and tools": ("languages", "mix", "imatrix", "tasks", "inspect", "doctor"),
@@ -37,8 +37,8 @@ PANELS = {
 }
 """The commands of fairbits in the order of --help; those of other packages follow in the last panel. `audit` is the
 function of that name in `audit_command`."""
-ENVIRONMENT = {"gate": {"OPENBLAS_NUM_THREADS": "1"}}
-"""Set before a command loads numpy: the matrices of `gate` are small, and threads would only wait for each other."""
+ENVIRONMENT = {name: {"OPENBLAS_NUM_THREADS": "1"} for name in ("gate", "power")}
+"""Set before a command loads numpy: the matrices of these are small, and threads would only wait for each other."""
 EVERYWHERE = ("quiet", "debug")  # options of `fairbits` itself that may also follow the command
 SHARED = ("quantize",)  # commands whose work several processes can share
 BAD_INPUT, DEFECT, INTERRUPTED, TERMINATED = 2, 3, 130, 143

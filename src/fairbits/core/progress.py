@@ -13,6 +13,7 @@ REFERENCE, QUANTIZED = "evaluating the reference model", "evaluating the quantiz
 WRITING = "writing text"
 WEIGHTS, SAVING = "writing weights", "saving the reference"
 ASKING, COMPARING = "asking the server", "comparing the answers with the reference"
+SIMULATING = "simulating releases"
 UNITS = {
     READING: "token",
     "reading weights": BYTES,
@@ -32,6 +33,7 @@ UNITS = {
     "computing thresholds": "layer",
     "learning": "step",
     "cutting samples": "language",
+    SIMULATING: "release",
 }
 """What the stages count."""
 

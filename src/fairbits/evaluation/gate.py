@@ -170,22 +170,27 @@ def decide(
 
 def changed_check(scores: Scores, limit: float) -> Check:
     """Returns the decision on how many of 100 first choices change in the language where most do."""
-    what, count = scores.meaning.what, len(scores.languages)
-    code, share = scores.changed_frame.worst()
+    uncertain = {} if scores.measurement is None else scores.measurement.undecided
+    return changes_check(scores.changed_frame, limit, what=scores.meaning.what, uncertain=uncertain)
+
+
+def changes_check(frame: LanguageFrame, limit: float, *, what: str, uncertain: Mapping[str, float]) -> Check:
+    """Returns the same of the share of first choices that change; `uncertain` ones count as changed, and may not be."""
+    count, flips = len(frame.languages), frame.by_language()
+    code, share = frame.worst()
     changed = share.transform(lambda x: 100 * x)
     title = f"at most {limit:g} of 100 {what} {CHANGED}"
     measured = f"{code}: {changed.value:.3g} of 100 {what} change"
     if changed.bounded:
         corrected = f", corrected for the choice of the worst of {count}" if count > 1 else ""
         measured += f" ({100 * changed.confidence:g} % interval {changed.low:.3g} to {changed.high:.3g}{corrected})"
-    check = decide(title, measured, changed, limit=limit, frame=scores.changed_frame, grows=True)
-    uncertain = {} if scores.measurement is None else scores.measurement.undecided
+    check = decide(title, measured, changed, limit=limit, frame=frame, grows=True)
     if check.outcome == "fail" and uncertain:
-        most = {c: 100 * uncertain.get(c, 0.0) for c in scores.languages}
-        if not any(share.bounded and 100 * share.low - most[c] > limit for c, share in scores.flips.items()):
+        most = {c: 100 * uncertain.get(c, 0.0) for c in flips}
+        if not any(share.bounded and 100 * share.low - most[c] > limit for c, share in flips.items()):
             words = "in some of these the names of tokens do not tell whether they change"
             return replace(check, outcome="undecided", reason=f"{check.reason}, but {words} (up to {most[code]:.3g})")
-    others = {c: share.transform(lambda x: 100 * x) for c, share in scores.flips.items() if c != code and share.bounded}
+    others = {c: share.transform(lambda x: 100 * x) for c, share in flips.items() if c != code and share.bounded}
     alike = [c for c in worst_first(others) if side_of_limit(others[c], limit) == check.outcome]
     if check.outcome == "pass" or not alike:
         return check

@@ -5,7 +5,7 @@ one that was unlucky. With 14 equally damaged languages the range of the estimat
 although the true gap is 0. Two things follow, and they are treated separately:
 
 * Point estimates subtract the expected excess. It is estimated by simulation: centres that spread as much as the true
-  damages do (`_shrunken`) are given the noise of the bootstrap, and the average rise of their maximum is the bias.
+  damages do (`shrunken`) are given the noise of the bootstrap, and the average rise of their maximum is the bias.
 * Intervals must cover the true extreme of all languages, whichever language that is. They are built from limits of
   single languages, or of pairs, so that nothing has to be assumed about which language is the worst.
 
@@ -129,14 +129,14 @@ def _bias(replicates: Replicates, method: str) -> tuple[float, float]:
     size = len(replicates.value)
     if method == "naive" or size < 2:
         return 0.0, 0.0
-    centre = replicates.value if method == "bootstrap" else _shrunken(replicates)
+    centre = replicates.value if method == "bootstrap" else shrunken(replicates)
     noisy = centre + replicates.deviation - replicates.deviation.mean(axis=0)
     above = float(noisy.max(axis=1).mean() - centre.max())
     below = float(centre.min() - noisy.min(axis=1).mean())
     return above, below
 
 
-def _shrunken(replicates: Replicates) -> Floats:
+def shrunken(replicates: Replicates) -> Floats:
     """Returns the centres v̄ + τ(τ²I + CΣC)^{−1/2}(v − v̄), which stand for the true damages.
 
     The estimates spread by τ² + noise. Adding bootstrap noise to them would count the noise twice. Scaling each
