@@ -98,7 +98,7 @@ class LikelihoodModel:
         self._loaded: WholeModel | None = None
         self.notes: tuple[str, ...] = ()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def likelihoods(self, pairs: Sequence[tuple[Ids, Ids]], progress: Progress | None = None) -> list[Likelihood]:
         """Returns the log-likelihood of every continuation.
 

@@ -105,7 +105,7 @@ class RunWriter:
             "results": totals,
             "group_subtasks": [],
             "configs": _as_json(task.config),
-            "versions": (task.config.get("metadata") or {}).get("version"),
+            "versions": (task.config.get("metadata") or {}).get("version", "Yaml"),
             "n-shot": 0,
             "higher_is_better": higher,
             "n-samples": {"effective": len(items)},

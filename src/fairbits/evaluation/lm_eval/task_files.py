@@ -36,10 +36,10 @@ DEFAULTS = {
 """What lm-eval writes of a task whose file does not say it."""
 NEW_TOKENS = 256  # of an answer, if a task does not say it
 AGGREGATIONS = {
-    "loglikelihood": {"acc": "mean", "perplexity": "perplexity"},
+    "loglikelihood": {"perplexity": "perplexity", "acc": "mean"},
     "loglikelihood_rolling": {
-        "bits_per_byte": "bits_per_byte",
         **dict.fromkeys(("word_perplexity", "byte_perplexity"), "weighted_perplexity"),
+        "bits_per_byte": "bits_per_byte",
     },
     "multiple_choice": dict.fromkeys(("acc", "acc_norm", "acc_bytes", "exact_match"), "mean"),
     "generate_until": {"exact_match": "mean"},
