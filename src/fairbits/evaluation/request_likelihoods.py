@@ -20,7 +20,8 @@ from fairbits.forward.windows import NO_LABEL, TokenizedText, Window, WindowPart
 from fairbits.models.checkpoint import Checkpoint
 
 STAGE = "evaluating"
-UNLIMITED = 2**31  # positions of a configuration or tokenizer that states no limit, or more
+LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+UNLIMITED = 2**31  # positions of a tokenizer that states no limit, or more
 DEFAULT_LENGTH = 2048  # of models that state none, as in lm-eval
 Ids = list[int]
 Likelihood = tuple[float, bool]
@@ -31,18 +32,17 @@ class RequestTokenizer:
     """The tokens of requests to a model, as lm-eval makes them."""
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        tokenizer = checkpoint.tokenizer() if tokenizer is None else tokenizer
-        if checkpoint.task != "causal":
+        tokenizer, plain = checkpoint.tokenizer() if tokenizer is None else tokenizer, checkpoint.plain
+        if plain is not None and plain.task != "causal":
             raise InputError(f"{checkpoint.target} does not predict the next token; tasks need a model that does")
-        self.tokenizer, self.rows = tokenizer, int(checkpoint.config.get_text_config().vocab_size)
+        config = checkpoint.config.get_text_config()
+        self.tokenizer, self.rows = tokenizer, int(config.vocab_size)
         prefix = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         if not isinstance(prefix, int):
             raise InputError(f"the tokenizer of {checkpoint.target} has neither a start nor an end token; it needs one")
         self.prefix, self._begins = prefix, str(tokenizer.decode([prefix]))
-        self.length = min(checkpoint.longest_input, UNLIMITED)
-        if self.length == UNLIMITED:
-            stated = tokenizer.model_max_length
-            self.length = stated if stated < UNLIMITED else DEFAULT_LENGTH
+        stated = [getattr(config, name, None) for name in LENGTHS] + [tokenizer.model_max_length, DEFAULT_LENGTH]
+        self.length = next(int(length) for length in stated if length is not None and 0 < length < UNLIMITED)
         self.padding = next(
             token
             for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -143,8 +143,9 @@ class LikelihoodModel:
                 begin, end = np.searchsorted(targets[:, 0], (done, done + len(part.labels)))
                 rows, labels, indices = targets[begin:end].T
                 logits = model.head(part.features).float()
+                logits = logits - logits.amax(-1, keepdim=True)  # differences of small numbers are more exact
                 at, label = (torch.from_numpy(column).to(logits.device) for column in (rows - done, labels.copy()))
-                values = (logits[at, label] - logits.logsumexp(-1)[at]).cpu().double().numpy()
+                values = (logits[at, label] - logits.exp().sum(-1).log()[at]).cpu().double().numpy()
                 if not np.isfinite(values).all():
                     raise InputError(f"the logits of {model.name} contain NaN or infinity; check its weights")
                 yield indices, values, (logits.argmax(-1)[at] == label).cpu().numpy()
