@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fairbits.api.calibration_mix import mix as mix
     from fairbits.api.compare import compare as compare
     from fairbits.api.evaluate import evaluate as evaluate
+    from fairbits.api.evaluate_tasks import evaluate_tasks as evaluate_tasks
     from fairbits.api.fairbits_config import FairbitsConfig as FairbitsConfig
     from fairbits.api.imatrix import imatrix as imatrix
     from fairbits.api.laaciq import laaciq as laaciq
@@ -56,6 +57,7 @@ _HOMES = {
     "compare": "fairbits.api.compare",
     "diff": "fairbits.kurtosis.diff",
     "evaluate": "fairbits.api.evaluate",
+    "evaluate_tasks": "fairbits.api.evaluate_tasks",
     "gate": "fairbits.evaluation.gate",
     "gate_samples": "fairbits.evaluation.lm_eval.gate_samples",
     "help_text": "fairbits.text.included_texts",

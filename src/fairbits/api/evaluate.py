@@ -121,7 +121,7 @@ def evaluate(
         )
     if engine != FAIRBITS:
         assert isinstance(quantized, str | Path)  # `check_engine` refuses others
-        before = _plain(open_checkpoint(reference, tokenizer, quantized=True))
+        before = plain_reference(open_checkpoint(reference, tokenizer, quantized=True))
         corpus = open_corpus_for(before, text, languages)
         named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
         scores = evaluate_with_llama_cpp(
@@ -142,9 +142,9 @@ def evaluate(
     check_not_swapped(after, before)
     check_readable(after)  # before anything that takes time
     after = after if kv_cache is None else with_kv_cache(after, kv_cache)
-    before = _plain(before)
+    before = plain_reference(before)
     corpus = open_corpus_for(before, text, languages)
-    check_same_tokens(after, before, corpus, split=split)
+    check_same_tokens(after, before, corpus.split(split))
     check_made_from(after, before)
     named = {} if groups is None else read_groups(groups, corpus.split(split), model=before.target)
     widths = None if sweep is None else SWEEP.read(sweep)
@@ -229,7 +229,7 @@ def checkpoint_scores(
     )
 
 
-def _plain(model: Checkpoint) -> Checkpoint:
+def plain_reference(model: Checkpoint) -> Checkpoint:
     """Returns a reference with its weights in float32; raises if it cannot be loaded."""
     check_readable(model)
     return model.plain or model
@@ -245,7 +245,7 @@ def check_readable(model: Checkpoint) -> None:
         model.plain.architecture  # noqa: B018
 
 
-def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, split: str) -> None:
+def check_same_tokens(after: Checkpoint, before: Checkpoint, documents: Documents) -> None:
     """Raises unless the tokenizers of both models split the text into the same tokens.
 
     Both models read the tokens of the reference. The tokenizer of a GGUF file is one that transformers has rebuilt, and
@@ -253,10 +253,10 @@ def check_same_tokens(after: Checkpoint, before: Checkpoint, corpus: Corpus, *, 
     """
     theirs, mine = after.tokenizer(), before.tokenizer()
     if after.kind == "gguf":
-        _check_same_vocabulary(after, before, corpus.split(split))
+        _check_same_vocabulary(after, before, documents)
         return
     different = [name for name in SPECIAL if getattr(theirs, name) != getattr(mine, name)]
-    different += [code for code, texts in corpus.split(split).items() if _ids(theirs, texts) != _ids(mine, texts)]
+    different += [code for code, texts in documents.items() if _ids(theirs, texts) != _ids(mine, texts)]
     if different:
         raise InputError(
             f"the tokenizers of {after.target} and {before.target} differ (in {', '.join(different[:3])}); both models "

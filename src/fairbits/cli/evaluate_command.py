@@ -31,8 +31,11 @@ from fairbits.text.reading import EMBEDDED, read_corpus
 if TYPE_CHECKING:
     from fairbits.evaluation.scores import Scores
 
-SERVERS = "Running servers"
+SERVERS, TASKS = "Running servers", "Tasks of lm-eval"
 server_option = partial(options.option, rich_help_panel=SERVERS)
+task_option = partial(options.option, rich_help_panel=TASKS)
+WITH_TASKS = {"quantized", "reference", "kv_cache", "device", "out_file", "revision", "trust_remote_code", "as_json"}
+"""Options that --tasks takes beside those of its panel."""
 
 
 def evaluate(
@@ -163,6 +166,22 @@ def evaluate(
     api_key_env: Annotated[
         str, server_option("The environment variable with the key of the server.", "NAME")
     ] = KEY_VARIABLE,
+    tasks: Annotated[
+        Path | None,
+        task_option(
+            "Instead of text: the directory of tasks of lm-eval, such as fairbits tasks writes. --out is then a "
+            "directory, for the samples of both models.",
+            "DIR",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, task_option("Only these tasks, groups or tags, or patterns such as 'belebele_*'.", "NAMES")
+    ] = None,
+    limit: Annotated[int | None, task_option("Only the first items of every task.", "N")] = None,
+    language_of: Annotated[
+        list[str] | None,
+        task_option("The language of tasks that have no language code in their name. Can be repeated.", "TASK=LANG"),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure how much each language loses by quantization, in a checkpoint or in a running server.
@@ -178,7 +197,11 @@ def evaluate(
       fairbits evaluate model.gguf --reference ./model --engine llama.cpp
       fairbits evaluate w4 --reference embedded:tiny --groups 'high=eng;low=swh'
       fairbits evaluate ./w4 --reference ./model --text texts --generate 200
+      fairbits evaluate ./w4 --reference ./model --tasks tasks --out runs
     """
+    if tasks is not None or task is not None or limit is not None or language_of:
+        _evaluate_tasks(locals())
+        return
     names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
     check_engine(engine, quantized, llama_perplexity, repeat=repeat, dry_run=dry_run)
     if repeat is not None:
@@ -263,6 +286,45 @@ def evaluate(
             **options.pick(locals(), keys),
         )
     show_scores(scores, quantized, out_file, as_json=as_json)
+
+
+def _evaluate_tasks(arguments: Mapping[str, Any]) -> None:
+    """Computes tasks by both models, and prints what each language lost."""
+    model, reference, out = arguments["quantized"], arguments["reference"], arguments["out_file"]
+    if arguments["tasks"] is None:
+        raise InputError("--task, --limit and --language-of are for tasks of lm-eval: add --tasks DIR")
+    for name, parameter in signature(evaluate).parameters.items():
+        panel = get_args(parameter.annotation)[1].rich_help_panel
+        if panel != TASKS and name not in WITH_TASKS and arguments[name] != parameter.default:
+            raise InputError(f"{options.spell_flag(name)} does not apply to tasks of lm-eval: leave it or --tasks out")
+    if is_address(model) or is_saved_reference(reference):
+        raise InputError("--tasks needs two checkpoints; for a running server use lm-eval, and fairbits gate --samples")
+    if out is None:
+        raise InputError("--out is missing; give a directory for the samples, such as --out runs")
+    early_checks.check({**arguments, "out_file": None, "text": None}, with_text=False)
+    from fairbits.api.evaluate_tasks import compare_on_tasks
+    from fairbits.cli.gate_command import languages_by_task, samples_table
+    from fairbits.models.checkpoint import Checkpoint
+
+    device, trust = compute.choose_device(arguments["device"]), arguments["trust_remote_code"]
+    with stages("evaluating") as show:
+        losses = compare_on_tasks(
+            Checkpoint(model, trust_remote_code=trust),
+            Checkpoint(reference, trust_remote_code=trust, revision=arguments["revision"]),
+            out=out,
+            names=options.split_names(arguments["task"]),
+            language_of=languages_by_task(arguments["language_of"] or ()),
+            device=device,
+            progress=show,
+            **options.pick(arguments, "tasks limit kv_cache"),
+        )
+    print_notes(dict.fromkeys(note for loss in losses for note in loss.verdict.notes))
+    if arguments["as_json"]:
+        print_json({"losses": [loss.as_data() for loss in losses]})
+    else:
+        print_tables([samples_table(loss) for loss in losses])
+        runs = " ".join(quote(str(out / name)) for name in ("reference", "quantized"))
+        print_notes([f"next: fairbits gate --samples {runs} --max-worst 0.02"])
 
 
 def show_scores(scores: "Scores", quantized: str, out_file: Path | None, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ A model that fits is in memory as a whole (`WholeModel`); of a larger one, one b
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +87,13 @@ class WholeModel:
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
         return self._split.head
+
+    def on(self, text: TokenizedText) -> "WholeModel":
+        """Returns the same model on another text."""
+        other = copy(self)
+        other._text = text
+        _spare_memory(self._model, text, self._device)
+        return other
 
     @torch.no_grad()
     def features(self, stage: str, progress: Progress | None) -> Iterator[HiddenStates]:
@@ -169,7 +177,7 @@ def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *,
     try:
         if plain is None:
             raise NotStreamableError(f"only another package reads its weights ({model.quantization_method})")
-        if not fits_whole(sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize, device):
+        if passes_in_blocks(model, device):
             return StreamedModel(plain, text, device=device)
     except NotStreamableError as problem:  # half of the memory may be enough nevertheless
         if not fits_whole(LOADED_FACTOR * sum(info.nbytes for info in model.tensors.values()), device):
@@ -187,6 +195,13 @@ def evaluated_model(model: PreTrainedModel | Checkpoint, text: TokenizedText, *,
             raise
         reason = " ".join(str(problem).split())
         raise InputError(f"{model.target} cannot compute as its quantization_config says: {reason:.400}") from problem
+
+
+def passes_in_blocks(model: Checkpoint, device: str) -> bool:
+    """Returns whether the weights of a model in float32 are too large to be in memory as a whole."""
+    plain = model.plain
+    weights = 0 if plain is None else sum(info.numel for info in plain.tensors.values()) * DTYPE.itemsize
+    return not fits_whole(weights, device)
 
 
 def split_for(model: PreTrainedModel, text: TokenizedText, *, device: str) -> Split:

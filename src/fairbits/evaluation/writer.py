@@ -15,7 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import in_range, whole
@@ -24,7 +32,7 @@ from fairbits.core.progress import WRITING, Progress, begin
 from fairbits.core.records import read_object
 from fairbits.core.units import readable_size
 from fairbits.evaluation.hidden_states import DTYPE, LOADED_FACTOR
-from fairbits.forward.generation import Settings, continued_text, generate_tokens, settings_for
+from fairbits.forward.generation import Settings, continued_text, decode_text, generate_tokens, settings_for
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import fits_whole, is_gpu, move
 from fairbits.models.untrusted.config_check import check_generation_config
@@ -59,10 +67,19 @@ class TextWriter(Protocol):
 
 
 class LocalWriter:
-    """A model on this machine, in memory only while it writes. `ends` are the tokens that end a text."""
+    """A model on this machine, in memory only while it writes, or from then on (`keep`).
+
+    `ends` are the tokens that end a text.
+    """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, device: str = "cpu", ends: Iterable[int] | None = None, name: str = ""
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str = "cpu",
+        ends: Iterable[int] | None = None,
+        name: str = "",
+        keep: bool = False,
     ) -> None:
         plain = checkpoint.plain
         if plain is not None and plain.task != "causal":
@@ -79,6 +96,8 @@ class LocalWriter:
             )
         self._checkpoint, self._device = plain or checkpoint, device
         self._stage = f"{WRITING}, {name}" if name else WRITING
+        self._keep = keep
+        self._loaded: PreTrainedModel | None = None
         self.ends = end_tokens(checkpoint) if ends is None else frozenset(ends)
 
     def answers(
@@ -106,14 +125,19 @@ class LocalWriter:
         new_tokens: int,
         temperature: float = 0.0,
         seed: int = 0,
+        stop: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> list[list[int]]:
-        """Returns the new tokens of every prompt: `new_tokens` of them, or fewer if the last one ends the text."""
+        """Returns the new tokens of every prompt: `new_tokens` of them, or fewer if the last one ends the text.
+
+        After one of the texts `stop`, there may be padding.
+        """
         self._check(prompts, new_tokens, temperature, seed)
         if not prompts:
             return []
         begin(progress, self._stage)
-        model = move(self._checkpoint.load(DTYPE, device=self._device, read_only=True), self._device)
+        model = self._loaded or move(self._checkpoint.load(DTYPE, device=self._device, read_only=True), self._device)
+        self._loaded = model if self._keep else None
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
         uniforms = _uniforms(prompts, new_tokens, seed) if temperature else None
         rows = GPU_ROWS if is_gpu(self._device) else ROWS
@@ -122,16 +146,21 @@ class LocalWriter:
         for start in range(0, len(order), rows):
             batch = order[start : start + rows]
             chooser = _TokenChooser(None if uniforms is None else uniforms[batch], temperature)
-            settings = self._settings(model, chooser, new_tokens)
+            settings = self._settings(model, chooser, new_tokens, stop, read=len(prompts[batch[0]]))
             if progress is not None:
                 chooser.follow(progress, self._stage, done=start * new_tokens, total=len(order) * new_tokens)
             written |= zip(batch, generate_tokens(model, [prompts[i] for i in batch], settings), strict=True)
         return [written[i] for i in range(len(prompts))]
 
-    def _settings(self, model: PreTrainedModel, chooser: "_TokenChooser", new_tokens: int) -> Settings:
+    def _settings(
+        self, model: PreTrainedModel, chooser: "_TokenChooser", new_tokens: int, stop: Sequence[str], *, read: int
+    ) -> Settings:
         options: dict[str, Any] = {"max_new_tokens": new_tokens, "eos_token_id": sorted(self.ends) or None}
         options["logits_processor"] = LogitsProcessorList([chooser])
-        return settings_for(model, self._checkpoint.tokenizer(), options, seed=None)
+        tokenizer = self._checkpoint.tokenizer()
+        if stop:
+            options["stopping_criteria"] = StoppingCriteriaList([_StopTexts(tokenizer, stop, read)])
+        return settings_for(model, tokenizer, options, seed=None)
 
     def _check(self, prompts: Sequence[Ids], new_tokens: int, temperature: float, seed: int) -> None:
         whole("new_tokens", new_tokens, least=1)
@@ -203,6 +232,19 @@ class _TokenChooser(LogitsProcessor):
         u = torch.from_numpy(self._uniforms[:, self._step - 1]).to(scores.device)
         only = torch.full_like(scores, -torch.inf)
         return only.scatter_(1, drawn(scores, u, temperature=self._temperature)[:, None], 0.0)
+
+
+class _StopTexts(StoppingCriteria):
+    """Ends a row whose new tokens, after as many as were `read`, contain one of some texts."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], read: int) -> None:
+        self._tokenizer, self._texts, self._read = tokenizer, [text for text in texts if text], read
+        self._tail = 1 + max((len(text.encode()) for text in self._texts), default=0)  # a token has a byte or more
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:  # noqa: ARG002
+        tails = [decode_text(self._tokenizer, row[-self._tail :]) for row in input_ids[:, self._read :].tolist()]
+        ended = [any(text in tail for text in self._texts) for tail in tails]
+        return torch.tensor(ended, device=input_ids.device)
 
 
 def drawn(logits: Tensor, u: Tensor, *, temperature: float) -> Tensor:

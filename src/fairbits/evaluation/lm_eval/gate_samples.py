@@ -1,6 +1,6 @@
 """Gate of task scores: what every language lost between two runs of lm-eval, and whether that is within limits."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,14 +70,15 @@ def gate_samples(
     max_gap: float | None = None,
     metric: str | None = None,
     filter_name: str | None = None,
-    tasks: str | None = None,
+    tasks: str | Collection[str] | None = None,
     language_of: Mapping[str, str] | None = None,
 ) -> SamplesGateResult:
     """Returns what every language lost between two runs of lm-eval, and a verdict.
 
     Both are directories that `lm_eval --log_samples --output_path` wrote. Limits are as in `gate`; without one the
     verdict is a failure if a language is significantly worse after Holm's correction, or the mean of the languages is.
-    `tasks` is a pattern such as `belebele_*`; `language_of` has the languages of tasks whose names do not contain one.
+    `tasks` is a pattern such as `belebele_*`, or several; `language_of` has the languages of tasks whose names do not
+    contain one.
     """
     limits = check_limits(max_worst, max_mean, max_gap)
     paired = pair_samples(before, after, metric=metric, filter_name=filter_name, tasks=tasks, language_of=language_of)

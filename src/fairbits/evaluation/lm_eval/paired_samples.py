@@ -1,6 +1,6 @@
 """PairedSamples: the same items before and after, by language, the metric that decides, and what each language lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -168,7 +168,7 @@ def pair_samples(
     *,
     metric: str | None = None,
     filter_name: str | None = None,
-    tasks: str | None = None,
+    tasks: str | Collection[str] | None = None,
     language_of: Mapping[str, str] | None = None,
 ) -> PairedSamples:
     """Returns the items of two runs of lm-eval, paired; refuses runs with different tasks, items or prompts."""
@@ -206,10 +206,11 @@ def pair_samples(
     return PairedSamples(*directories, chosen, chosen_filter, by_language, *items, notes)
 
 
-def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | None) -> list[str]:
-    """Returns the tasks that match the pattern; both runs must have the same."""
+def _common_tasks(before: RunFiles, after: RunFiles, *, pattern: str | Collection[str] | None) -> list[str]:
+    """Returns the tasks that match a pattern, or one of several; both runs must have the same."""
+    patterns = ["*"] if pattern is None else [pattern] if isinstance(pattern, str) else pattern
     mine, theirs = (
-        {task for task in run.samples if pattern is None or fnmatchcase(task, pattern)} for run in (before, after)
+        {task for task in run.samples if any(fnmatchcase(task, one) for one in patterns)} for run in (before, after)
     )
     if not mine | theirs:
         raise InputError(f"--tasks is {pattern!r:.60} and matches none of {listed(before.samples)}")
