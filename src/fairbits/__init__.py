@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairbits.api.overlay import overlay as overlay
     from fairbits.api.power import power as power
     from fairbits.api.quantize import quantize as quantize
+    from fairbits.api.release import release as release
     from fairbits.api.report import report as report
     from fairbits.api.run import run as run
     from fairbits.api.screen import screen as screen
@@ -69,6 +70,7 @@ _HOMES = {
     "power": "fairbits.api.power",
     "quantize": "fairbits.api.quantize",
     "read_corpus": "fairbits.text.reading",
+    "release": "fairbits.api.release",
     "report": "fairbits.api.report",
     "run": "fairbits.api.run",
     "screen": "fairbits.api.screen",

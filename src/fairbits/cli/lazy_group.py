@@ -29,7 +29,7 @@ from fairbits.core.plugins import COMMANDS, plugins
 from fairbits.core.torchrun import this_process
 
 PANELS = {
-    "Measure": ("evaluate", "gate", "power", "report", "audit", "compare"),
+    "Measure": ("evaluate", "release", "gate", "power", "report", "audit", "compare"),
     "Quantize": ("run", "quantize", "plan", "sweep"),
     "Serve": ("overlay", "generate", "serve"),
     "Text and tools": ("languages", "mix", "imatrix", "tasks", "inspect", "doctor"),

@@ -26,6 +26,7 @@ from fairbits.stats.frame import Contrast, LanguageFrame, interval_notes, why_no
 from fairbits.stats.intervals import Estimate
 
 CHANGED = "change in any language"  # how the name of a check on first choices ends
+TASKS = "tasks: "  # how the name of a check on the answers of tasks begins
 WRONG = "are in another language than their prompt"
 Outcome = Literal["pass", "fail", "undecided"]
 NOT_IN_XML = re.compile("[\ufffe\uffff]")  # characters that `printable` keeps and XML forbids
@@ -89,7 +90,9 @@ class GateResult(Shown):
     @property
     def only_changes(self) -> bool:
         """Whether all limits are on first choices or answers, so that neither measure nor unit matters."""
-        return all(check.name.endswith(CHANGED) or WRONG in check.name for check in self.checks)
+        return all(
+            check.name.endswith(CHANGED) or WRONG in check.name or check.name.startswith(TASKS) for check in self.checks
+        )
 
     def as_data(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,117 @@
+"""The command `release` on the command line."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairbits.cli import completion, compute, early_checks, options
+from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, print_written, stages
+from fairbits.core.checks import one_of, whole
+from fairbits.core.errors import InputError
+from fairbits.core.units import LEAST_DOCUMENTS
+from fairbits.evaluation.profiles import PROFILES
+from fairbits.evaluation.servers.address import KEY_VARIABLE, ServerOptions, is_address, key_from
+
+
+def release(
+    quantized: Annotated[
+        str,
+        options.argument(
+            "The quantized model: a directory, a .gguf file, a model id on the Hub, or the address of a running server "
+            "(http://HOST:PORT/v1).",
+            "QUANTIZED",
+            completion.model,
+        ),
+    ],
+    reference: Annotated[str, options.option("The model before quantization.", "MODEL", completion.model)],
+    out_directory: Annotated[
+        Path, options.out_option("DIR", help="The directory for scores, verdict, report and samples.")
+    ],
+    profile: Annotated[
+        str,
+        options.option(
+            "The limits: at most 5 (strict), 10 (standard) or 25 (loose) of 100 tokens change in any language, and at "
+            "most 2, 5 or 10 more of 100 answers are in another language.",
+            "NAME",
+            completion.one_of(*PROFILES),
+        ),
+    ] = "standard",
+    languages: options.Languages = None,
+    text: options.TextFrom = None,
+    tokens: options.EvaluationTokens = 8192,
+    sequence: options.Sequence = 512,
+    seed: options.Seed = 0,
+    generate: Annotated[int, options.option("Answers per language that both models write; 0 for none.", "N")] = 200,
+    tasks: Annotated[
+        Path | None,
+        options.option(
+            "Also tasks of lm-eval in this directory, such as fairbits tasks writes: no language may lose "
+            "significantly.",
+            "DIR",
+        ),
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        options.option("What fairbits audit --out wrote: also names experts that get too little text.", "FILE"),
+    ] = None,
+    sweep: Annotated[
+        Path | None, options.option("What fairbits sweep --out wrote: also gives equivalent bits.", "FILE")
+    ] = None,
+    served_model: Annotated[
+        str | None, options.option("Which of the server's models; needed if it has several.", "NAME")
+    ] = None,
+    api_key_env: Annotated[
+        str, options.option("The environment variable with the key of the server.", "NAME")
+    ] = KEY_VARIABLE,
+    device: options.Device = "auto",
+    trust_remote_code: options.Trust = False,
+    as_json: options.Json = False,
+) -> None:
+    """Decide whether a quantized model may be released: one verdict, report, card and JUnit.
+
+    The exit code is 0 if every limit is kept with 95 % confidence in every language, else 1.
+
+    Examples:
+      fairbits release ./fp8 --reference ./model --text texts --out release
+      fairbits release http://localhost:8000/v1 --reference ./model --text texts --out release
+      fairbits release ./w4 --reference ./model --text texts --tasks tasks --profile strict --out release
+    """
+    names = early_checks.check(locals())
+    one_of("--profile", profile, tuple(PROFILES))
+    if generate:
+        whole("--generate", generate, least=LEAST_DOCUMENTS)
+    server = None
+    if is_address(quantized):
+        if tasks is not None:
+            raise InputError(
+                "--tasks needs a checkpoint; for a running server use lm-eval, and fairbits gate --samples"
+            )
+        key_from(api_key_env)
+        server = ServerOptions(model=served_model, key_variable=api_key_env, keep_answers=True)
+    elif served_model is not None:
+        raise InputError(f"--served-model is for running servers, and {quantized} is none; leave it out")
+    from fairbits.api.release import release as run_release
+    from fairbits.cli.gate_command import samples_table
+    from fairbits.models.checkpoint import Checkpoint
+
+    device = compute.choose_device(device)
+    with stages("opening the models") as show:
+        decided = run_release(
+            quantized if server is not None else Checkpoint(quantized, trust_remote_code=trust_remote_code),
+            reference=Checkpoint(reference, trust_remote_code=trust_remote_code),
+            out=out_directory,
+            languages=names,
+            generate=generate or None,
+            server=server,
+            progress=show,
+            **options.pick(locals(), "profile text tokens sequence seed tasks audit sweep device"),
+        )
+    if as_json:
+        print_json(decided.as_data())
+    else:
+        print_notes(decided.verdict.notes)
+        print_tables([*decided.scores.tables(), *(samples_table(loss) for loss in decided.tasks)])
+        print_written(line=f"wrote {out_directory}: report.html, card.md, scores.json, verdict.json, verdict.xml")
+        print_line(f"{profile}: {decided.verdict.reason}")
+    raise typer.Exit(decided.verdict.exit_code)
