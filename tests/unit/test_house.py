@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src"
-LINES = {"fairbits": 47_900, "fairbits_research": 13_600}
-FILES = {"fairbits": 288}
+LINES = {"fairbits": 49_150, "fairbits_research": 13_600}
+FILES = {"fairbits": 294}
 """The limits of CONTRIBUTING.md, which says what each rise was for."""
 VAGUE = {"each", "found", "own", "said", "given", "made", "known", "told", "came", "beside"}
 """Words that do not say what a variable is."""

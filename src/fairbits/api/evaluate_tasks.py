@@ -152,7 +152,7 @@ def _evaluate(
         missing = run.missing(items)
         asked, done = TaskAnswers(checkpoint, tokens, device=device), 0
         for names in asked.parts({name: items[name] for name in missing}):
-            show = within(progress, f"{count_of(done, 'task')} of {len(missing)} done")
+            show = within(progress, f"{done} of {count_of(len(missing), 'task')} done")
             for name, answers in asked.of({name: items[name] for name in names}, show).items():
                 run.add(*items[name], answers)
             done += len(names)
