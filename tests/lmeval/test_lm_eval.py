@@ -63,6 +63,22 @@ def test_scores_are_those_that_lm_eval_reports(runs, kind, metric) -> None:
             assert scores[side] == pytest.approx(results[f"fairbits_{kind}_{code}"][f"{metric},none"], rel=1e-9)
 
 
+def test_tasks_that_fairbits_computes_are_those_of_lm_eval(runs, tmp_path) -> None:
+    """Computed by fairbits and by lm-eval, the same model has the same items, and loses nothing."""
+    out = tmp_path / "before"
+    fb.evaluate_tasks("embedded:tiny", runs[0].parent / "tasks", out=out, device="cpu")
+    mine, theirs = (find_run(directory) for directory in (out, runs[0]))
+    assert mine.samples.keys() == theirs.samples.keys()
+    for task in mine.samples:
+        ours, lm_eval = (json.loads(run.samples[task].read_text("utf-8").splitlines()[0]) for run in (mine, theirs))
+        assert list(ours) == list(lm_eval)
+        numbers = ("resps", "filtered_resps", "bits_per_byte")
+        assert [ours[key] for key in ours if key not in numbers] == [lm_eval[key] for key in ours if key not in numbers]
+    for kind, metric in (("bpb", "bits_per_byte"), ("cloze", "acc")):
+        losses = fb.gate_samples(runs[0], out, tasks=f"fairbits_{kind}_*").languages
+        assert [row.loss.value for row in losses] == pytest.approx([0.0] * len(losses), abs=1e-5), metric
+
+
 def test_bits_per_byte_are_those_of_evaluate(runs, text, quantized) -> None:
     """Every document is one window that begins with the start token in both, so that only rounding differs."""
     paired = pair_samples(*runs, tasks="fairbits_bpb_*")

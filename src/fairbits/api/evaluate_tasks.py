@@ -87,11 +87,11 @@ def compare_on_tasks(
     language_of: Mapping[str, str] | None = None,
     device: str = AUTO,
     progress: Progress | None = None,
-) -> tuple[SamplesGateResult, ...]:
-    """Returns what each language lost in the items of tasks, by metric; their samples are in `out`.
+) -> dict[tuple[str, str], SamplesGateResult]:
+    """Returns what each language lost in the items of tasks, by metric and filter of answers.
 
-    Both models read the tokens of the reference. `out` gets the directories reference and quantized; what they have of
-    the same models is kept.
+    Both models read the tokens of the reference. The samples are in the directories reference and quantized of `out`;
+    those of the same models and items are kept.
     """
     items = _open_tasks(tasks, names, limit)
     task_languages(items, language_of or {})  # raises before anything that takes time
@@ -111,10 +111,12 @@ def compare_on_tasks(
         show = within(progress, f"{name} model")
         _evaluate(model, items, root / name, shared, device=device, progress=show)
     runs = root / "reference", root / "quantized"
-    return tuple(
-        gate_samples(*runs, metric=metric, filter_name=reading, tasks=chosen, language_of=language_of)
+    return {
+        (metric, reading): gate_samples(
+            *runs, metric=metric, filter_name=reading, tasks=chosen, language_of=language_of or {}
+        )
         for (metric, reading), chosen in _by_metric(items).items()
-    )
+    }
 
 
 def _by_metric(items: TaskItems) -> dict[tuple[str, str], list[str]]:
@@ -152,7 +154,7 @@ def _evaluate(
         missing = run.missing(items)
         asked, done = TaskAnswers(checkpoint, tokens, device=device), 0
         for names in asked.parts({name: items[name] for name in missing}):
-            show = within(progress, f"{count_of(done, 'task')} of {len(missing)} done")
+            show = within(progress, f"{done} of {count_of(len(missing), 'task')} done")
             for name, answers in asked.of({name: items[name] for name in names}, show).items():
                 run.add(*items[name], answers)
             done += len(names)

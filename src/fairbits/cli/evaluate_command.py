@@ -318,13 +318,13 @@ def _evaluate_tasks(arguments: Mapping[str, Any]) -> None:
             progress=show,
             **options.pick(arguments, "tasks limit kv_cache"),
         )
-    print_notes(dict.fromkeys(note for loss in losses for note in loss.verdict.notes))
+    print_notes(dict.fromkeys(note for loss in losses.values() for note in loss.verdict.notes))
     if arguments["as_json"]:
-        print_json({"losses": [loss.as_data() for loss in losses]})
+        print_json({"losses": [{"filter": name, **loss.as_data()} for (_, name), loss in losses.items()]})
     else:
-        print_tables([samples_table(loss) for loss in losses])
+        print_tables([samples_table(loss, name) for (_, name), loss in losses.items()])
         runs = " ".join(quote(str(out / name)) for name in ("reference", "quantized"))
-        print_notes([f"next: fairbits gate --samples {runs} --max-worst 0.02"])
+        print_notes([f"next: fairbits gate --samples {runs} --max-worst 0.02"] * (len(losses) == 1))
 
 
 def show_scores(scores: "Scores", quantized: str, out_file: Path | None, *, as_json: bool) -> None:

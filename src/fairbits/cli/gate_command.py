@@ -206,8 +206,11 @@ def languages_by_task(pairs: Iterable[str]) -> dict[str, str]:
     return languages
 
 
-def samples_table(result: "SamplesGateResult") -> Table:
-    """Returns the scores of every language before and after, and what the worst would lose by chance."""
+def samples_table(result: "SamplesGateResult", filter_name: str = "none") -> Table:
+    """Returns the scores of every language before and after, and what the worst would lose by chance.
+
+    The title names the filter of answers, unless it is the one of tasks that have only that.
+    """
     from fairbits.evaluation.lm_eval.gate_samples import LEVEL
 
     percent = result.verdict.unit == "per_item" and all(row.lost is not None for row in result.languages)
@@ -230,6 +233,7 @@ def samples_table(result: "SamplesGateResult") -> Table:
         )
     tasks = {name for names in result.tasks.values() for name in names}
     about = f"  {result.metric}, {count_of(len(result.languages), 'language')}, {count_of(len(tasks), 'task')}"
+    about += f", filter {filter_name}" if filter_name != "none" else ""
     code, worst = result.worst
     summary = (
         f"worst {number(worst.value)} {number.limits(worst)} {code}, mean {number(result.mean.value)} "

@@ -85,12 +85,12 @@ class RunWriter:
         lines: list[str] = []
         for reading in task.filter_list:
             values: dict[str, list[Any]] = {entry.metric: [] for entry in task.metrics}
-            for item, given in zip(items, answers, strict=True):
-                read = [filtered(reading, answer) if isinstance(answer, str) else answer for answer in given]
+            for item, row in zip(items, answers, strict=True):
+                read = [filtered(reading, answer) if isinstance(answer, str) else answer for answer in row]
                 scores = item_scores(task, item, read)
                 for name, value in scores.items():
                     values[name].append(value)
-                lines.append(json.dumps(_sample(item, given, read, reading, scores), ensure_ascii=False))
+                lines.append(json.dumps(_sample(item, row, read, reading, scores), ensure_ascii=False))
             for name, column in values.items():
                 aggregation = AGGREGATIONS[task.output_type][name]
                 totals[f"{name},{reading.name}"] = total_score(aggregation, column)
