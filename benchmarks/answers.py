@@ -34,7 +34,7 @@ from practice_writers import SEQUENCE, TEXTS, Writer, write_reference
 
 ROOT = Path(__file__).parents[1]
 OUT, CSV = ROOT / "build/answers", ROOT / "docs/assets/answers.csv"
-KINDS = ("cloze", "next", "number", "name")
+KINDS = ("cloze", "next", "negation", "translation")
 FAIRBITS = re.compile(r"(?P<policy>[a-z].*)-(?P<bits>[2-8])")
 VARIANTS = (
     *(f"gptq-{bits}" for bits in (8, 6, 5, 4, 3)),

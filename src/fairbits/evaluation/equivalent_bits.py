@@ -101,15 +101,15 @@ class EquivalentBits:
             code: crossing(bits, [curve[code].value / max(mine[code].value, LEAST) for curve in curves], 1.0).item()
             for code in frame.languages
         }
-        found = {code: CriticalBits(value, bits[0], bits[-1]) for code, value in at.items()}
+        widths_of = {code: CriticalBits(value, bits[0], bits[-1]) for code, value in at.items()}
         if frame.replicates.languages:
             drawn = np.maximum(frame.replicates.value + frame.replicates.deviation, LEAST)
             curve = np.stack([f.replicates.value + f.replicates.deviation for f in frames], axis=-1)
             tail = 50 * (1 - frame.confidence)
             low, high = np.percentile(crossing(bits, curve / drawn[..., None], 1.0), [tail, 100 - tail], axis=0)
             for code, a, b in zip(frame.replicates.languages, low.tolist(), high.tolist(), strict=True):
-                found[code] = CriticalBits(at[code], min(at[code], a), max(at[code], b))
-        return cls(policy, tuple(bits), found)
+                widths_of[code] = CriticalBits(at[code], min(at[code], a), max(at[code], b))
+        return cls(policy, tuple(bits), widths_of)
 
     @property
     def worst(self) -> str:
