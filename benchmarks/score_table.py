@@ -16,15 +16,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import pyplot
 
 from fairbits.core.files import write_files
 from fairbits.core.table import Table
 from fairbits.evaluation.meaning import LEVELS, percent, times
 from fairbits.evaluation.scores import Scores
 from fairbits.text.language_codes import language_from_code
+from real_figure import STYLE
 
 ROOT = Path(__file__).parents[1]
 CSV, PAGE = ROOT / "docs/assets/score-table.csv", ROOT / "docs/scores.md"
+FIGURE = ROOT / "docs/assets/score-table.svg"
+SHOWN, EXAMPLE, SPAN = "fin_Latn", 0.1, (1e-4, 3.0)
+"""The language and the KL that the figure points out, and the range of KL."""
 BEGIN, END = "<!-- written by benchmarks/score_table.py -->", "<!-- end of the tables -->"
 MODELS = {"gemma-3-270m": "Gemma-3-270M", "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct"}
 POLICIES = {
@@ -144,8 +149,31 @@ def tables() -> str:
     return "\n\n".join(table.markdown() for table in (level_table(rows), policy_table(rows)))
 
 
+def draw(rows: Sequence[Row]) -> None:
+    """Writes the figure: changed tokens against KL, one language in colour, and the levels."""
+    with pyplot.rc_context(STYLE):
+        canvas, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+        for language, colour, name in (("", "#ced4da", "other languages"), (SHOWN, "#3b5bdb", "Finnish")):
+            here = [row for row in rows if row["language"] != "worst" and (row["language"] == SHOWN) is bool(language)]
+            points = [(float(row["kl_bits_per_byte"]), float(row["changed"])) for row in here]
+            axes.plot(*zip(*points, strict=True), "o", color=colour, markersize=4, label=name)
+        for limit, words in LEVELS[:-1]:
+            axes.axhline(limit, color="#868e96", linewidth=0.7, linestyle=":")
+            axes.text(SPAN[0], limit * 0.97, f" up to {limit:g}: {words}", fontsize=7.5, va="top", color="#495057")
+        axes.axvline(EXAMPLE, color="#e8590c", linewidth=0.8)
+        axes.text(EXAMPLE * 0.93, 75, f"{EXAMPLE:g} bits per byte", fontsize=8, color="#e8590c", ha="right")
+        axes.set(xscale="log", yscale="log", xlim=SPAN, ylim=(1, 100))
+        axes.set(xlabel="KL, bits per byte", ylabel="changed, of 100 tokens")
+        axes.set_yticks([1, 2, 5, 10, 25, 50, 100], ["1", "2", "5", "10", "25", "50", "100"])
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        canvas.savefig(FIGURE, metadata={"Date": None})
+        pyplot.close(canvas)
+
+
 def write() -> None:
-    """Prints the tables and writes them between their marks in the page."""
+    """Prints the tables, and writes them between their marks in the page, with the figure."""
+    with CSV.open(encoding="utf-8", newline="") as file:
+        draw(list(csv.DictReader(file)))
     text = tables()
     print(text)
     before, mark, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

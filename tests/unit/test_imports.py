@@ -105,7 +105,7 @@ def test_completion_does_not_wait_for_torch() -> None:
     "command",
     [
         ["gate", str(RECORDS / "scores.json"), "--max-worst", "9"],
-        ["power", str(RECORDS / "scores.json"), *"--max-worst 9 --tokens 400 --releases 50".split()],
+        ["power", str(RECORDS / "scores.json"), *["--max-worst", "9", "--tokens", "400", "--releases", "50"]],
         [
             *("report", str(RECORDS / "scores.json"), "--against", str(RECORDS / "scores.json"), "--format", "json"),
             *(text for name in ("audit", "plan", "sweep") for text in (f"--{name}", str(RECORDS / f"{name}.json"))),

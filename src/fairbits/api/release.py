@@ -1,6 +1,6 @@
 """Release: everything that decides whether a quantized model may be released, in one directory and one verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Release:
 
     verdict: GateResult
     scores: Scores
-    tasks: tuple[SamplesGateResult, ...]
+    tasks: Mapping[tuple[str, str], SamplesGateResult]  # by metric and filter of answers
     directory: Path
 
     def __bool__(self) -> bool:
@@ -46,7 +46,7 @@ class Release:
     def as_data(self) -> dict[str, Any]:
         return self.verdict.as_data() | {
             "scores": self.scores.summary(),
-            "tasks": [loss.as_data() for loss in self.tasks],
+            "tasks": [{"filter": name, **loss.as_data()} for (_, name), loss in self.tasks.items()],
             "directory": str(self.directory),
         }
 
@@ -81,7 +81,7 @@ def release(
     one_of("profile", profile, tuple(PROFILES))
     directory = check_directory(out, holding=(SCORES, VERDICT, JUNIT, PAGE, CARD, ANSWERS))
     audited = None if audit is None else AUDIT.read(audit)
-    losses: tuple[SamplesGateResult, ...] = ()
+    losses: dict[tuple[str, str], SamplesGateResult] = {}
     if tasks is not None:
         losses = compare_on_tasks(
             quantized, reference, tasks=tasks, out=directory / ANSWERS, device=device, progress=progress
@@ -103,8 +103,12 @@ def release(
     directory.mkdir(parents=True, exist_ok=True)
     scores.save(directory / SCORES)
     decided = gate(scores, profile=profile)
-    answered = (replace(check, name=f"{TASKS}{check.name}") for loss in losses for check in loss.verdict.checks)
-    notes = (*decided.notes, *(note for loss in losses for note in loss.verdict.notes), *expert_notes(audited))
+    answered = [
+        replace(check, name=f"{TASKS}{metric}, {check.name}")
+        for (metric, _), loss in losses.items()
+        for check in loss.verdict.checks
+    ]
+    notes = (*decided.notes, *(note for loss in losses.values() for note in loss.verdict.notes), *expert_notes(audited))
     verdict = replace(decided, checks=(*decided.checks, *answered), notes=tuple(dict.fromkeys(notes)))
     shown = report(directory / SCORES, audit=audit)
     files = {VERDICT: to_json(verdict.as_data()), JUNIT: junit(verdict)}

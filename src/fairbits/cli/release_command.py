@@ -111,7 +111,9 @@ def release(
         print_json(decided.as_data())
     else:
         print_notes(decided.verdict.notes)
-        print_tables([*decided.scores.tables(), *(samples_table(loss) for loss in decided.tasks)])
+        print_tables(
+            [*decided.scores.tables(), *(samples_table(loss, name) for (_, name), loss in decided.tasks.items())]
+        )
         print_written(line=f"wrote {out_directory}: report.html, card.md, scores.json, verdict.json, verdict.xml")
         print_line(f"{profile}: {decided.verdict.reason}")
     raise typer.Exit(decided.verdict.exit_code)
