@@ -8,7 +8,8 @@ Writes a checkpoint into a temporary directory. It printed:
     heb_Hebr  changed 16.4 of 100, KL 0.0133 [0.0124, 0.0149] bits per byte
     swh_Latn  changed 11.9 of 100, KL 0.0219 [0.0196, 0.0245] bits per byte
     Hebrew changes most: of 100 next tokens, 16 are no longer the reference's first choice (95 % interval 15 to 18),
-    and perplexity is multiplied by 0.99. That is a clear change. By KL divergence, Swahili is worst.
+    and perplexity is multiplied by 0.99. That is a clear change. Where the reference is sure, 1.0 of 100 change. By KL
+    divergence, Swahili is worst.
     not released: fail: heb_Hebr: 16.4 of 100 next tokens change (95 % interval 14.7 to 17.9, corrected for the choice
     of the worst of 3), limit 5. Also over the limit: swh_Latn, eng_Latn
 """

@@ -48,7 +48,7 @@ def parsed(example: str) -> typer.Context:
 
 
 def test_the_order_of_the_commands() -> None:
-    order = "evaluate gate power report audit compare run quantize plan sweep overlay generate serve "
+    order = "evaluate release gate power report audit compare run quantize plan sweep overlay generate serve "
     order += "languages mix imatrix tasks inspect doctor screen diff laaciq research theory"
     assert GROUP.list_commands(GROUP.make_context("fairbits", ["doctor"])) == order.split()
 

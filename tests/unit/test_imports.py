@@ -78,7 +78,7 @@ def test_what_is_imported_at_once_is_little(statement, internal, others) -> None
     [
         ("from fairbits.quantization.policies import POLICIES", 40, 350),
         (run(["quantize", "--help"]), 65, 600),  # typer takes pydantic to read options; with the checks of arguments
-        (run(*([name, "--help"] for names in PANELS.values() for name in names)), 95, 600),
+        (run(*([name, "--help"] for names in PANELS.values() for name in names)), 98, 600),
     ],
     ids=["policies", "help of a command", "help of all commands"],
 )

@@ -21,6 +21,8 @@ FOR_DEVELOPERS = ("dev", "docs")
 SERVER = "vllm"  # which needs its own versions of packages, and so its own environment: it is not an extra
 EMBEDDED = "bcc208af8cf242179f0d147301ba05a28041872e2f2982e15a3f67ec7ef7ef83"
 """The SHA-256 of the embedded model's files, as `digest_of` computes it."""
+MODULES = {"pyyaml": "yaml"}
+"""Packages whose module has another name."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _package(needed: Requirement, *, imported: bool = False) -> Package:
 
 def _import_problem(name: str) -> str | None:
     try:
-        import_module(name.replace("-", "_"))
+        import_module(MODULES.get(name, name.replace("-", "_")))
     except Exception as error:  # a broken package may raise anything
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
     return None

@@ -74,8 +74,8 @@ def release(
 
     Examples:
       fairbits release ./fp8 --reference ./model --text texts --out release
-      fairbits release http://localhost:8000/v1 --reference ./model --text texts --out release
-      fairbits release ./w4 --reference ./model --text texts --tasks tasks --profile strict --out release
+      fairbits release http://localhost:8000/v1 --reference ./model --out release
+      fairbits release ./w4 --reference ./model --tasks tasks --out release
     """
     names = early_checks.check(locals())
     one_of("--profile", profile, tuple(PROFILES))

@@ -25,7 +25,7 @@ Cell = str | list[str | tuple[str, str]]
 ROWS = 12  # the most rows of a table as text; of a longer one the first rows are shown
 STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-BAR_LENGTH = 6  # characters
+BAR_LENGTH = 8  # characters
 NOTES = "Notes"  # the title of a table of notes
 SPECIAL = re.compile(r"[\\`*\[\]~$]|#|(?<![^\W_])_|_(?![^\W_])")  # but not an underscore within a word
 FIRST = re.compile(r"^(\d{1,9})?([-+=.)])(?=[-=\s]|$)")  # make a list or a heading at the beginning of a line

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 LEGEND = (
-    "Changed: of 100 next tokens, how many are no longer the reference's first choice; where sure: of 100 of those to "
+    "Changed: of 100 next tokens, how many are no longer the reference's first choice; if sure: of 100 of those to "
     "which it gives more than half of the probability. Perplexity: after / before; compare it within a language only. "
     "KL: divergence from the reference's predictions. In parentheses: 95 % intervals over documents."
 )
@@ -401,7 +401,7 @@ class Scores(Shown):
         return Table(
             [(self.quantized.name, "bold cyan"), "  ", (share, "bold")],
             (
-                *("\nlanguage", "\ncode", "changed,\nof 100", *["where\nsure"] * sure, "\nperplexity"),
+                *("\nlanguage", "\ncode", "changed,\nof 100", *["if\nsure"] * sure, "\nperplexity"),
                 *(f"{label}, {number.prefix}bits/byte\n(95 % interval)", "", *more),
             ),
             tuple(
