@@ -1,8 +1,10 @@
 """What the numbers of `evaluate` say about answers: changed answers of tasks against KL, changed tokens and perplexity.
 
     python benchmarks/answers.py run MODEL [VARIANT …]   quantizes, evaluates, answers the tasks; continues where it was
-    python benchmarks/answers.py collect                 writes one row per variant, language and kind into answers.csv
+    python benchmarks/answers.py collect                 writes one row per variant, language and kind into answers.csv,
+                                                         and the damage by variants into answers-variants.csv
     python benchmarks/answers.py table                   prints what follows from the rows, and writes docs/answers.md
+    python benchmarks/practice.py table                  writes docs/leaderboard.md
 
 A variant is a format of practice.py, or a policy and its bits, such as gptq-4 or gptq:mix=english-3. Its checkpoint is
 removed when it has been measured. The questions are made of the text on which the variants are evaluated (`fairbits
@@ -30,6 +32,7 @@ from fairbits.evaluation.lm_eval.task_language import task_languages
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import open_corpus
+import practice
 from practice_writers import SEQUENCE, TEXTS, Writer, write_reference
 
 ROOT = Path(__file__).parents[1]
@@ -102,7 +105,8 @@ def run(options: argparse.Namespace) -> None:
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
             seconds = time.perf_counter() - start
-            facts = {"seconds": seconds, "written_after": written_after, "bytes": scores.quantized.size_bytes}
+            facts = {"seconds": written_after, "evaluation_seconds": seconds - written_after}
+            facts["bytes"] = scores.quantized.size_bytes
             place.finished(variant).write_text(json.dumps(facts), encoding="utf-8")
             print(f"{options.model}, {variant}: {seconds:.0f} s, {written_after:.0f} s to write it", flush=True)
     shutil.rmtree(place.reference, ignore_errors=True) if not left and options.clean else None
@@ -122,7 +126,7 @@ def _texts(options: argparse.Namespace) -> tuple[Corpus, Corpus]:
 def _write(model: str | Path, variant: str, out: Path, calibration: Corpus, options: argparse.Namespace) -> None:
     parts = FAIRBITS.fullmatch(variant)
     if parts is None:
-        Writer(Path(model), options.device, options.awq_python).write(variant, out)
+        Writer(Checkpoint(model).directory, options.device, options.awq_python).write(variant, out)
         return
     read = {"text": calibration, "sequence": SEQUENCE, "device": options.device}
     tokens = None if parts["policy"].startswith("fair") else CALIBRATION_TOKENS
@@ -137,26 +141,40 @@ def _answer(model: Checkpoint, place: Place, variant: str, options: argparse.Nam
 
 
 def collect(options: argparse.Namespace) -> None:
-    """Writes one row for every model, variant, language and kind of task."""
-    rows = [row for directory in sorted(options.out.iterdir()) for row in rows_of(directory)]
-    if not rows:
+    """Writes one row for every model, variant, language and kind of task, and the damage by variants."""
+    places = sorted(path for path in options.out.iterdir() if any(path.glob("*/finished.json")))
+    if not places:
         raise SystemExit(f"nothing has been measured in {options.out}")
+    rows = [row for directory in places for row in rows_of(directory)]
+    variants = [row for directory in places for row in damage_rows(directory)]
     options.csv.parent.mkdir(parents=True, exist_ok=True)
-    with options.csv.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"{len(rows)} rows in {options.csv}")
+    for out, content in ((options.csv, rows), (options.csv.with_stem(f"{options.csv.stem}-variants"), variants)):
+        with out.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(content[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(content)
+        print(f"{len(content)} rows in {out}")
+
+
+def finished(directory: Path) -> Iterator[tuple[str, Scores, dict[str, float]]]:
+    """Yields every measured variant of a model, its scores, and its size and seconds."""
+    for facts in sorted(directory.glob("*/finished.json")):
+        yield facts.parent.name, Scores.load(facts.parent / "scores.json"), json.loads(facts.read_bytes())
+
+
+def damage_rows(directory: Path) -> Iterator[dict[str, str]]:
+    """Yields the rows of one model for the leaderboard."""
+    for variant, scores, facts in finished(directory):
+        yield from practice.rows_of(directory.name, variant, scores, facts)
 
 
 def rows_of(directory: Path) -> Iterator[dict[str, object]]:
     """Yields the rows of one model."""
     truth = choices_in(directory / "reference/answers")
     languages = task_languages(truth, {})
-    for facts in sorted(directory.glob("*/finished.json")):
-        variant, scores = facts.parent.name, Scores.load(facts.parent / "scores.json")
+    for variant, scores, facts in finished(directory):
         kl, added = scores.frame().by_language(), scores.frame(measure="loss").by_language()
-        answers = choices_in(facts.parent / "answers")
+        answers = choices_in(directory / variant / "answers")
         for task, (first, was_right) in truth.items():
             code = languages[task]
             if code not in scores.languages or task not in answers:
@@ -169,7 +187,7 @@ def rows_of(directory: Path) -> Iterator[dict[str, object]]:
             yield {
                 "model": directory.name,
                 "variant": variant,
-                "bytes": json.loads(facts.read_text(encoding="utf-8"))["bytes"],
+                "bytes": facts["bytes"],
                 "language": code,
                 "kind": kind_of(task),
                 "items": len(first),

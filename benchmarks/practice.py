@@ -2,7 +2,7 @@
 
     python benchmarks/practice.py write MODEL [VARIANT …]     writes checkpoints
     python benchmarks/practice.py measure MODEL [VARIANT …]   writes what is not there, and evaluates it
-    python benchmarks/practice.py table                       collects the scores, writes docs/practice.md
+    python benchmarks/practice.py table                       collects the scores, writes docs/practice.md and leaderboard.md
     python benchmarks/practice.py speed                       FP8 against bfloat16, block by block
 
 The models are those of `published.py`, in bfloat16. Every variant is evaluated on the unseen documents of `help`, in 16
@@ -32,14 +32,15 @@ from fairbits.text.language_codes import short_name
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/practice"
-CSV, PAGE = ROOT / "docs/assets/practice.csv", ROOT / "docs/practice.md"
-SUMMARY, BEGIN = "<!-- summary: benchmarks/practice.py table -->", "<!-- details: benchmarks/practice.py table -->"
-END = "<!-- end of the tables -->"
+CSV, OF_ANSWERS = ROOT / "docs/assets/practice.csv", ROOT / "docs/assets/answers-variants.csv"
+PAGE, LEADERBOARD = ROOT / "docs/practice.md", ROOT / "docs/leaderboard.md"
+BEGIN, END = "<!-- written by benchmarks/practice.py table -->", "<!-- end of the tables -->"
 MODELS = {
     "gemma-3-270m": "Gemma-3-270M",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
     "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct",
 }
+OTHER_MODELS = {"embedded-tiny": "embedded:tiny, the model of the demo"}
 TITLES = {
     "W8A8": "W8A8, plain rounding",
     "FP8_DYNAMIC": "FP8_DYNAMIC",
@@ -57,6 +58,12 @@ TITLES = {
     "Q4_0": "GGUF Q4_0",
 }
 """The variants, in the order of the table."""
+POLICIES = {
+    "rtn": "plain rounding",
+    "gptq": "GPTQ, equal mix",
+    "gptq:mix=english": "GPTQ, English",
+    "fair": "learned rounding (fair)",
+}
 OTHERS = ("worst", "eng_Latn", "mean")
 Row = dict[str, str]
 
@@ -203,14 +210,12 @@ def collect(out: Path) -> list[Row]:
         for model in MODELS
         for variant in TITLES
         if (file := Place(out, model).scores(variant)).exists()
-        for row in rows_of(model, variant, file)
+        for row in rows_of(model, variant, Scores.load(file), json.loads(file.with_suffix(".facts.json").read_bytes()))
     ]
 
 
-def rows_of(model: str, variant: str, file: Path) -> Iterator[Row]:
-    """Yields the rows of one file of scores."""
-    scores = Scores.load(file)
-    facts = json.loads(file.with_name(f"{variant}.facts.json").read_text(encoding="utf-8"))
+def rows_of(model: str, variant: str, scores: Scores, facts: Mapping[str, float]) -> Iterator[Row]:
+    """Yields the rows of the scores of a checkpoint, whose size and seconds are `facts`."""
     changed, kl = _estimates(scores.changed_frame), _estimates(scores.frame())
     for language, (code, share) in changed.items():
         kl_code, divergence = kl[language]
@@ -262,28 +267,39 @@ def summary(rows: Sequence[Row]) -> str:
     ).markdown()
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Returns one table for every model: what changes most, what English shows, and the mean over languages."""
+def leaderboard(rows: Sequence[Row]) -> str:
+    """Returns one table for every model, smallest first: what changes most, what English shows, and the mean."""
     headers = (
         *("variant", "changed most, of 100 (95 % CI)", "English", "mean"),
         *("KL, worst, bits per byte (95 % CI)", "English", "mean", "MB", "seconds to write"),
     )
     parts = []
-    for model, title in MODELS.items():
+    for model, title in (MODELS | OTHER_MODELS).items():
         by_variant: dict[str, dict[str, Row]] = {}
         for row in rows:
             if row["model"] == model:
-                by_variant.setdefault(row["variant"], {})[row["language"]] = row
-        lines = tuple(_line(variant, by_variant[variant]) for variant in TITLES if variant in by_variant)
+                by_variant.setdefault(row["variant"], {}).setdefault(row["language"], row)
+        smallest_first = sorted(by_variant.items(), key=lambda pair: int(pair[1]["worst"]["bytes"]))
+        lines = tuple(_line(variant, found) for variant, found in smallest_first)
         if lines:
             parts.append(Table(title, headers, lines, left=(0, 1, 4)).markdown())
     return "\n\n".join(parts)
 
 
+def title_of(variant: str) -> str:
+    """Returns the title of a format, or of a policy and its bits.
+
+    >>> title_of("gptq:mix=english-3"), title_of("fair-4")
+    ('GPTQ, English, 3 bits', 'learned rounding (fair), 4 bits')
+    """
+    policy, _, bits = variant.rpartition("-")
+    return TITLES.get(variant) or f"{POLICIES[policy]}, {bits} bits"
+
+
 def _line(variant: str, rows: Mapping[str, Row]) -> tuple[str, ...]:
     first, *rest = (rows[name] for name in OTHERS)
     return (
-        TITLES[variant],
+        title_of(variant),
         f"{short_name(first['changed_code'])} {_range(first, 'changed', percent)}",
         *(_range(row, "changed", percent) for row in rest),
         f"{short_name(first['kl_code'])} {_range(first, 'kl_bits_per_byte', _digits)}",
@@ -310,17 +326,23 @@ def table(options: argparse.Namespace) -> None:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    with CSV.open(encoding="utf-8", newline="") as file:
-        stored = list(csv.DictReader(file))
-    page = PAGE.read_text(encoding="utf-8")
-    for mark, text in ((SUMMARY, summary(stored)), (BEGIN, tables(stored))):
+    stored = read_rows(CSV)
+    both = [*stored, *(read_rows(OF_ANSWERS) if OF_ANSWERS.exists() else [])]
+    pages: dict[Path, bytes] = {}
+    for page, text in ((PAGE, summary(stored)), (LEADERBOARD, leaderboard(both))):
         print(text)
-        before, begin, rest = page.partition(mark)
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
         _, end, after = rest.partition(END)
         if not (begin and end):
-            sys.exit(f"{PAGE} has no {mark}")
-        page = f"{before}{mark}\n\n{text}\n\n{END}{after}"
-    write_files({PAGE: page.encode()})
+            sys.exit(f"{page} has no {BEGIN}")
+        pages[page] = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}".encode()
+    write_files(pages)
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Returns the rows of a file of values separated by commas."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def speed(options: argparse.Namespace) -> None:

@@ -45,6 +45,7 @@ class Meaning:
     close: tuple[str, ...] = ()
     kl_language: str = ""
     sure: Estimate | None = None  # changed of 100 tokens where the reference's first choice has more than half
+    added_words: Estimate | None = None  # how many more words 100 words seem to have, by their bits
 
     @classmethod
     def of(
@@ -52,6 +53,7 @@ class Meaning:
         frame: LanguageFrame,
         perplexity: Mapping[str, Estimate],
         sure_flips: Mapping[str, Estimate],
+        added_words: Mapping[str, Estimate],
         what: str,
         kl_language: str,
     ) -> "Meaning":
@@ -68,7 +70,7 @@ class Meaning:
         changed, sure = (share and share.transform(lambda x: 100 * x) for share in (shares[code], sure_flips.get(code)))
         assert changed is not None
         added = perplexity[code].transform(lambda x: 1 + x)
-        return cls(code, changed, added, what, others, kl_language, sure)
+        return cls(code, changed, added, what, others, kl_language, sure, added_words[code])
 
     @property
     def level(self) -> str:
@@ -96,8 +98,15 @@ class Meaning:
             f"choice ({interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
             + ("" if self.sure is None else f" Where the reference is sure, {percent(self.sure.value)} of 100 change.")
+            + ("" if self.added_words is None else f" {self._words}")
             + ("" if self.kl_language in ("", self.language) else f" By KL divergence, {other} is worst.")
         )
+
+    @property
+    def _words(self) -> str:
+        assert self.added_words is not None
+        now = 100 + self.added_words.value
+        return f"100 words take as many bits as {now:.{1 if now < 110 else 0}f} did before."
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -105,6 +114,7 @@ class Meaning:
             "close": list(self.close),
             "perplexity": self.perplexity.to_dict(),
             "sure": self.sure and self.sure.to_dict(),
+            "added_words": self.added_words and self.added_words.to_dict(),
             "level": self.level,
             "sentence": self.sentence,
         }

@@ -196,7 +196,8 @@ class Scores(Shown):
         """What the scores mean for the language whose first choices change most."""
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
         worst_by_kl = self.frame().worst()[0]
-        return Meaning.of(self.changed_frame, self.relative_perplexity, self.sure_flips, what, worst_by_kl)
+        of_language = self.relative_perplexity, self.sure_flips, self.added_words
+        return Meaning.of(self.changed_frame, *of_language, what, worst_by_kl)
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -210,13 +211,12 @@ class Scores(Shown):
         return tuple(note if len(names) > 1 else f"{names[0]}: {note}" for note, names in measures.items())
 
     @cached_property
-    def recovery(self) -> dict[str, float]:
-        """The bits per byte of the reference over the quantized model's: 1 where nothing is lost."""
+    def added_words(self) -> dict[str, Estimate]:
+        """The added bits of the same text, relative to the reference's: words that 100 words seem to have more."""
         docs = self.documents
-        return {
-            code: float(docs.nll_reference[docs.lang == code].sum() / docs.nll_quantized[docs.lang == code].sum())
-            for code in self.languages
-        }
+        added = docs.nll_quantized - docs.nll_reference
+        frame = LanguageFrame(docs.lang, docs.document, values=added, weights=docs.nll_reference, unit="ratio")
+        return {code: share.transform(lambda x: 100 * x) for code, share in frame.by_language().items()}
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
@@ -357,7 +357,7 @@ class Scores(Shown):
             columns |= estimate_columns("sure_flips", (self.sure_flips[code] for code in order))
         if self.equivalent_bits is not None:
             columns["equivalent_bits"] = [self.equivalent_bits.languages[code].value for code in order]
-        columns["recovery"] = [self.recovery[code] for code in order]
+        columns |= estimate_columns("added_words", (self.added_words[code] for code in order))
         percentiles = [vars(self.percentiles[code]) for code in order if self.percentiles]
         columns |= {name: [row[name] for row in percentiles] for name in (percentiles or [{}])[0]}
         return data_frame(columns, index="language")
@@ -474,7 +474,7 @@ class Scores(Shown):
             "percentiles": asdict(self.percentiles[code]) if self.percentiles else None,
             "flips": self.flips[code].to_dict(),
             "sure_flips": self.sure_flips[code].to_dict() if code in self.sure_flips else None,
-            "recovery": self.recovery[code],
+            "added_words": self.added_words[code].to_dict(),
         }
 
 

@@ -41,6 +41,15 @@ def test_the_sentence_says_if_the_text_cannot_tell_and_which_language_is_worst_b
     assert "KL" not in many.sentence
 
 
+def test_the_sentence_says_what_changes_where_the_reference_is_sure_and_how_many_words_it_adds() -> None:
+    sure, words = Estimate(5.21, 4, 6, 20), Estimate(6.34, 6, 7, 20)
+    sentence = replace(meaning(16), sure=sure, added_words=words).sentence
+    assert sentence.endswith(
+        "Where the reference is sure, 5.2 of 100 change. 100 words take as many bits as 106.3 did before."
+    )
+    assert "as many bits as 126 did" in replace(meaning(16), added_words=Estimate(26.4, 26, 27, 20)).sentence
+
+
 def test_languages_that_change_alike_are_named_together(draw) -> None:
     scores = draw({"fin_Latn": 5.0, "heb_Hebr": 5.0, "eng_Latn": 1.0}, parallel=False)
     flips = np.random.default_rng(0).binomial(100, 0.3, 40).astype(float)

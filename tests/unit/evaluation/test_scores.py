@@ -44,9 +44,10 @@ def test_other_numbers_of_a_language(draw) -> None:
     before, after = (
         sum(nll[rows].tolist()) / np.log(2) / 16000 for nll in (documents.nll_reference, documents.nll_quantized)
     )
-    assert scores.recovery["heb_Hebr"] == pytest.approx(before / after)
-    assert set(scores.recovery) == set(DAMAGE)
-    assert 0.9 < scores.recovery["heb_Hebr"] < 1
+    words = scores.added_words["heb_Hebr"]
+    assert words.value == pytest.approx(100 * (after / before - 1))
+    assert 0 < words.low < words.value < words.high < 10
+    assert set(scores.added_words) == set(DAMAGE)
 
 
 def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
@@ -110,7 +111,7 @@ def test_the_summary_has_everything_and_is_json(draw) -> None:
     assert hebrew["added"]["bits_per_byte"]["value"] == scores.frame(measure="loss").language("heb_Hebr").value
     assert hebrew["divergence"]["bits_per_byte"]["value"] == scores.frame().language("heb_Hebr").value
     assert hebrew["percentiles"]["margin_p1"] == -1.5
-    assert hebrew["recovery"] == scores.recovery["heb_Hebr"]
+    assert hebrew["added_words"] == scores.added_words["heb_Hebr"].to_dict()
     assert {(measure, unit) for measure, by_unit in data["disparity"].items() for unit in by_unit} == {
         (measure, unit) for measure in MEASURES for unit in UNITS
     }

@@ -58,7 +58,7 @@ def test_every_number_of_a_language_is_that_of_its_scores(report_content, source
             assert cost["damage"][CHANGED] == changed.to_dict()
             assert cost["kl"] == method.scores.kl[code].to_dict()
             assert cost["flips"] == method.scores.flips[code].to_dict()
-            assert cost["recovery"] == method.scores.recovery[code]
+            assert cost["added_words"] == method.scores.added_words[code].to_dict()
             assert cost.items() >= asdict(method.scores.percentiles[code]).items()
             assert cost["kl_p50"] < cost["kl_p95"] < cost["kl_p99"] < cost["kl_p99_9"]
             assert cost["margin_p1"] < cost["margin_p50"]

@@ -66,7 +66,7 @@ function columns() {
     estimates("perplexity", "perplexity, ×", 2, (row) => ratio(row.methods[0].relative_perplexity)),
     ...["divergence_bits_per_byte", "loss_bits_per_byte"].map((scale) => estimates(scale, UNITS[scale].title, 4, (row) => row.methods[0].damage[scale])),
     ...(content.curves ? [{ ...words("width", "B*, bits", (row) => widths.get(row.code) ?? ""), order: orderOfWidth }] : []),
-    numbers("recovery", "recovery", 3, (row) => row.methods[0].recovery),
+    estimates("added_words", "added words, of 100", 1, (row) => row.methods[0].added_words),
     numbers("kl_p50", "KL median, nats", 4, (row) => row.methods[0].kl_p50),
     numbers("kl_p95", "KL 95 %", 3, (row) => row.methods[0].kl_p95),
     numbers("kl_p99", "KL 99 %", 3, (row) => row.methods[0].kl_p99),
