@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 import fairbits
+import practice
 from fairbits import Checkpoint, Scores
 from fairbits.api.evaluate import checkpoint_scores
 from fairbits.api.lm_eval_tasks import write_tasks
@@ -32,7 +33,6 @@ from fairbits.evaluation.lm_eval.task_language import task_languages
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import open_corpus
-import practice
 from practice_writers import SEQUENCE, TEXTS, Writer, write_reference
 
 ROOT = Path(__file__).parents[1]

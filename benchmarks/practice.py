@@ -2,7 +2,7 @@
 
     python benchmarks/practice.py write MODEL [VARIANT …]     writes checkpoints
     python benchmarks/practice.py measure MODEL [VARIANT …]   writes what is not there, and evaluates it
-    python benchmarks/practice.py table                       collects the scores, writes docs/practice.md and leaderboard.md
+    python benchmarks/practice.py table                       collects the scores, writes the tables of docs
     python benchmarks/practice.py speed                       FP8 against bfloat16, block by block
 
 The models are those of `published.py`, in bfloat16. Every variant is evaluated on the unseen documents of `help`, in 16

@@ -110,7 +110,7 @@ def release(
     ]
     notes = (*decided.notes, *(note for loss in losses.values() for note in loss.verdict.notes), *expert_notes(audited))
     verdict = replace(decided, checks=(*decided.checks, *answered), notes=tuple(dict.fromkeys(notes)))
-    shown = report(directory / SCORES, audit=audit)
+    shown = report(directory / SCORES, audit=audit, verdict=verdict)
     files = {VERDICT: to_json(verdict.as_data()), JUNIT: junit(verdict)}
     files |= {PAGE: shown.render("html").encode(), CARD: shown.markdown().encode()}
     write_files({directory.resolve() / name: content for name, content in files.items()})

@@ -9,6 +9,7 @@ from fairbits.comparison.comparison import trial_method
 from fairbits.core.errors import InputError
 from fairbits.core.files import RUN_FILE, file_sha256
 from fairbits.core.records import read_object
+from fairbits.evaluation.gate import GateResult
 from fairbits.evaluation.language_groups import NamedGroups
 from fairbits.evaluation.scores import Scores
 from fairbits.quantization.plan import Plan
@@ -26,10 +27,12 @@ def report(
     plan: str | Path | None = None,
     sweep: str | Path | None = None,
     groups: NamedGroups | None = None,
+    verdict: GateResult | None = None,
 ) -> Report:
     """Returns the report on a run's directory, or on a file of scores and the other files.
 
-    The headline compares with the first file of `against`. `groups` of languages replace those of the scores.
+    The headline compares with the first file of `against`. `groups` of languages replace those of the scores. A
+    `verdict` of the gate on these scores is shown first.
     """
     baselines = [Path(path) for path in against]
     if Path(target).is_dir():
@@ -40,7 +43,8 @@ def report(
     files |= {name: Path(path) for name, path in (("audit", audit), ("plan", plan), ("sweep", sweep)) if path}
     planned = None if plan is None else Plan.load(plan)
     methods = named_methods([Scores.load(path) for path in (target, *baselines)], planned)
-    return Report.from_sources(_grouped(_sources(methods, files, planned), groups))
+    sources = replace(_sources(methods, files, planned), verdict=verdict)
+    return Report.from_sources(_grouped(sources, groups))
 
 
 def _grouped(sources: Sources, groups: NamedGroups | None) -> Sources:

@@ -55,6 +55,7 @@ class GateResult(Shown):
     notes: tuple[str, ...] = ()
     signature: str = ""
     meaning: Meaning | None = None
+    profile: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -109,6 +110,7 @@ class GateResult(Shown):
             "improved": list(self.improved),
             "notes": list(self.notes),
             "signature": self.signature,
+            "profile": self.profile,
             "meaning": None if self.meaning is None else self.meaning.as_data(),
         }
 
@@ -404,9 +406,8 @@ def gate(
             target = baseline.reference.target
             notes += (f"the baseline was made from another model, {target}: each is compared with its own reference",)
         improved = tuple(sorted(theirs.contrast(frame).worse()))
-    return GateResult(
-        quantized.quantized.name, measure, unit, tuple(checks), improved, notes, signature, quantized.meaning
-    )
+    named, meaning = quantized.quantized.name, quantized.meaning
+    return GateResult(named, measure, unit, tuple(checks), improved, notes, signature, meaning, profile)
 
 
 def _of_bound(check: Check) -> Check:

@@ -46,6 +46,7 @@ def content(sources: Sources) -> dict[str, Any]:
         else asdict(after.measurement) | {"words": after.measurement.notes},
         "units": damage_scales(sources),
         "headline": headline(sources),
+        "release": None if sources.verdict is None else sources.verdict.as_data(),
         "languages": rows,
         "groups": group_rows(sources),
         "blocks": None if audit is None else figures.blocks(audit),

@@ -23,6 +23,7 @@ from fairbits.core.records import (
 )
 from fairbits.core.units import MEASURES, UNITS
 from fairbits.evaluation.equivalent_bits import EquivalentBits, SweptDamage, WidthText
+from fairbits.evaluation.gate import GateResult
 from fairbits.evaluation.measurement import WHOLE
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting
@@ -144,7 +145,8 @@ class Method:
 class Sources:
     """Everything that a report may show; missing parts are left out, and the report says so.
 
-    `methods` begin with the model that the report is about; the second, if there is one, is the baseline.
+    `methods` begin with the model that the report is about; the second, if there is one, is the baseline. `verdict` is
+    that of a release.
     `audit`, `sweep` and `run` are the content of their files. `files` has the SHA-256 of each. `config` is the content
     of the model's config.json where there is no plan, or empty.
     """
@@ -154,6 +156,7 @@ class Sources:
     audit: AuditFile | None = None
     sweep: SweepFile | None = None
     run: RunFile | None = None
+    verdict: GateResult | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 

@@ -45,10 +45,16 @@ def test_a_release_is_decided_by_scores_answers_and_tasks(reading_model, rounded
     assert "measured by" not in decided.verdict.reason
     assert fb.gate(out / SCORES, profile="standard").checks == decided.verdict.checks[:2]
     assert [*decided.tasks] == [("acc", "none")]
-    assert json.loads((out / VERDICT).read_text())["passed"] is False
+    saved = json.loads((out / VERDICT).read_text())
+    assert (saved["passed"], saved["profile"]) == (False, "standard")
     assert ElementTree.parse(out / JUNIT).getroot().get("tests") == "4"
-    assert "<html" in (out / PAGE).read_text("utf-8")
-    assert decided.scores.meaning.sentence in (out / CARD).read_text("utf-8").replace("\\", "")
+    page, card = ((out / name).read_text("utf-8") for name in (PAGE, CARD))
+    assert "Does not pass: standard" in page
+    assert "Release, standard: not passed." in card
+    for check in decided.verdict.checks:
+        assert f"<b>{check.outcome}</b><div>{check.name[0].upper()}{check.name[1:]}<small>" in page
+        assert f"- {check.outcome}: " in card
+    assert decided.scores.meaning.sentence in card.replace("\\", "")
     assert len(list((out / ANSWERS).glob("*/**/samples_*.jsonl"))) == 4
 
 

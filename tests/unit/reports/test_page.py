@@ -138,6 +138,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
         "units": SCALES,
         "headline": headline(before, codes[0]),
+        "release": None,
         "languages": rows,
         "groups": None,
         "blocks": {
