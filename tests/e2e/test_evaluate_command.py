@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.cells import cell_len
 
+from fairbits.api.report import report
 from fairbits.cli import main
 from fairbits.evaluation.scores import Scores
 
@@ -182,6 +183,12 @@ def test_all_text_is_for_text_of_ones_own_that_is_not_split(quantized, command, 
     shutil.rmtree(texts / "calibration")
     (texts / "evaluation" / "eng.txt").rename(texts / "eng.txt")
     (texts / "evaluation").rmdir()
-    code, _, errors = command(*options, "--text", texts, "--tokens", "64")
+    out = tmp_path / "scores.json"
+    code, printed, errors = command(*options, "--text", texts, "--tokens", "64", "--out", out)
     assert code == 0, errors
     assert "12 of 12 documents are for evaluation" in errors
+    assert "texts (all of it)" in " ".join(printed.split())
+    signature = str(Scores.load(out).signature())
+    code, again, errors = command(*options[:-1], "--text", texts, "--repeat", signature)
+    assert (code, signature in errors + again) == (0, True), errors
+    assert " --all-text" in report(out).markdown()

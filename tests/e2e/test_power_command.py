@@ -13,8 +13,8 @@ def test_it_prints_a_table_a_sentence_and_the_next_command(command) -> None:
     code, printed, errors = command("power", PILOT, "--max-worst", "1", "--expected", "0.1", "--releases", "50")
     assert (code, errors) == (0, "")
     words = " ".join(printed.split())
-    assert "worst language by divergence: limit 1, expected 0.1 bits per byte" in words
-    assert "false passes misses undecided releases" in words
+    assert "worst language by divergence: limit 1 bits per byte; a good release has 0.1 (--expected)" in words
+    assert "false passes misses releases" in words
     (tokens,) = re.findall(r"([0-9,]+) tokens per language decide: of 50 simulated releases", words)
     assert (
         printed.splitlines()[-1] == f"next: fairbits evaluate MODEL --reference BASE --tokens {tokens.replace(',', '')}"
@@ -39,7 +39,7 @@ def test_a_share_is_not_a_percentage(command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((PILOT,), "there is no limit; give either --max-changed or --max-worst"),
+        ((PILOT,), "there is no limit; give either --max-changed, such as 10, or --max-worst"),
         ((PILOT, "--max-changed", "10", "--expected", "12"), "the expected value is 12 and the limit is 10"),
         (("none.json", "--max-changed", "10"), "none.json"),
     ],

@@ -22,7 +22,7 @@ from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.servers.address import ServerOptions, is_address, is_saved_reference
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.evaluation.signature import DIGITS, YES, Signature, hash_texts
-from fairbits.evaluation.writer import local_writers
+from fairbits.evaluation.writer import LocalWriter, local_writers
 from fairbits.forward.tokenize import open_corpus_for
 from fairbits.models.cache_types import cache_type
 from fairbits.models.cached_checkpoint import with_kv_cache
@@ -35,7 +35,7 @@ from fairbits.quantization.plan import PLAN
 from fairbits.reports.sources import SWEEP
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.documents import Documents
-from fairbits.text.reading import DECLARATION, open_corpus
+from fairbits.text.reading import DECLARATION, EMBEDDED, open_corpus, read_corpus
 
 COMPARED = 64  # documents of each language that both tokenizers must split into the same tokens
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "cls_token_id", "sep_token_id")
@@ -151,12 +151,13 @@ def evaluate(
     if widths is not None:
         widths.check(before.fingerprint, EvaluationSetting.of(before, corpus, request))
     prompts: TextPrompts | None = None
+    writers: tuple[LocalWriter, ...] = ()
     if generate is not None:  # what cannot be written is refused before anything that takes time
         prompts = choose_prompts(before.tokenizer(), corpus, count=generate, new_tokens=new_tokens, request=request)
         writers = local_writers(before, after, device=device)
     workload = text_workload("evaluate", before, corpus, request, device=device)
     with (
-        within_memory(workload, device=device, progress=progress) as show,
+        within_memory(workload, device=device, then=[writer.stage for writer in writers], progress=progress) as show,
         ReferenceModel.on_corpus(before, corpus, request=request, device=device, progress=show) as answers,
     ):
         scores = checkpoint_scores(after, answers, reference=before, device=device, progress=show)
@@ -187,6 +188,8 @@ def _repeated(
     **options: Any,
 ) -> Scores:
     named = DECLARATION if signature.text == "udhr" else signature.text  # the name of its corpus
+    if signature.all_text and isinstance(text, str | Path) and text not in EMBEDDED:
+        text = read_corpus(text, languages=signature.languages, evaluation_share=1.0)
     corpus = open_corpus(named if text is None else text, signature.languages)
     here = replace(
         signature,

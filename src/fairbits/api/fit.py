@@ -198,11 +198,13 @@ def within_memory(
     device: str,
     out: str | Path | None = None,
     check: bool = True,
+    then: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Iterator[Progress]:
     """Gives the progress function for a job, which is refused if it certainly needs more than is free (`check`).
 
-    It numbers the stages, unless the job is a part of one whose stages are numbered. Memory that runs out nevertheless
+    It numbers the stages, unless the job is a part of one whose stages are numbered; the stages `then` follow, and
+    their cost is not known. Memory that runs out nevertheless
     becomes a MemoryLimitError: it names the stage, and settings that fit.
     """
     numbered = isinstance(progress, NumberedProgress)
@@ -212,8 +214,8 @@ def within_memory(
         for shortage in shortages(stages, capacity):
             if shortage.certain:
                 raise InputError(f"{shortage}; {advice(shortage, workload, capacity)}")
-    shown = () if numbered else [(stage.reported, stage.cost) for stage in stages if stage.reported]
-    show = NumberedProgress(progress, shown)
+    costs = [(stage.reported, stage.cost) for stage in stages if stage.reported]
+    show = NumberedProgress(progress, () if numbered else [*costs, *((name, None) for name in then)])
     try:
         yield show
     except Exception as problem:

@@ -15,6 +15,7 @@ from fairbits.core.table import Cell, Shown, Table, data_frame, dim
 from fairbits.core.units import LEAST_DOCUMENTS, MEASURE_LABELS, MEASURES
 from fairbits.core.version import __version__
 from fairbits.evaluation.gate import Check, changes_check, limit_check
+from fairbits.evaluation.meaning import SUGGESTED
 from fairbits.evaluation.measurement import BOUND
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.simulated_releases import PilotDocuments, RescaledDocuments
@@ -31,7 +32,7 @@ MOST_TOKENS = 2**20  # per language; more is not tried
 BRACKET = 50  # releases of each kind at amounts that are certainly not enough
 LEGEND = (
     "False passes: releases exactly at the limit that pass. Misses: releases at the expected value that do not pass. "
-    "Undecided: of both. In parentheses: 95 % intervals over so many simulated releases of each kind."
+    "In parentheses: 95 % intervals over so many simulated releases of each kind."
 )
 
 
@@ -107,17 +108,15 @@ class Power(Shown):
 
     def tables(self) -> list[Table]:
         what = "changed tokens" if self.measure is None else f"worst language by {MEASURE_LABELS[self.measure]}"
-        title = f"{what}: limit {self.limit:g}, expected {self.expected:g} {self.unit}"
+        title = f"{what}: limit {self.limit:g} {self.unit}; a good release has {self.expected:g} (--expected)"
         counts = ("documents\nper language", "tokens\nper language")
-        headers = (*counts, "\nfalse passes", "\nmisses", "\nundecided", "\nreleases")
+        headers = (*counts, "\nfalse passes", "\nmisses", "\nreleases")
         rows = tuple(
             (
                 f"{trial.documents:,}",
                 f"{trial.tokens:,}",
                 share_cell(trial.false_pass_share),
                 share_cell(trial.miss_share),
-                f"{percent(trial.undecided_at_limit / trial.releases)}, "
-                f"{percent(trial.undecided_at_expected / trial.releases)}",
                 f"{trial.releases:,}",
             )
             for trial in self.trials
@@ -234,8 +233,8 @@ def _question(
     """Returns what is measured, the limit, and the gate's decision on a release."""
     if (max_changed is None) is (max_worst is None):
         raise InputError(
-            f"there is {'no limit' if max_changed is None else 'more than one limit'}; give either --max-changed or "
-            "--max-worst (in Python max_changed or max_worst), as for gate"
+            f"there is {'no limit' if max_changed is None else 'more than one limit'}; give either --max-changed, such "
+            f"as {SUGGESTED:g}, or --max-worst (in Python max_changed or max_worst), as for gate"
         )
     if max_changed is not None:
         limit = in_range("max_changed", max_changed, above=0, below=100)

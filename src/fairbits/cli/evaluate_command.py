@@ -23,7 +23,7 @@ from fairbits.evaluation.servers.address import (
     key_from,
     remove_answers,
 )
-from fairbits.evaluation.signature import Signature
+from fairbits.evaluation.signature import YES, Signature
 from fairbits.models.cache_types import CACHE_TYPES
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.reading import EMBEDDED, read_corpus
@@ -70,14 +70,7 @@ def evaluate(
         int | None, options.option("With --generate: maximum new tokens per answer; by default 64.", "N")
     ] = None,
     device: options.Device = "auto",
-    all_text: Annotated[
-        bool,
-        options.flag(
-            "--all-text",
-            help="Evaluate on all documents of --text, also on the half that fairbits keeps for calibration. For a "
-            "model that was not calibrated on this text.",
-        ),
-    ] = False,
+    all_text: options.AllText = False,
     join: Annotated[
         bool,
         options.flag(
@@ -205,7 +198,7 @@ def evaluate(
     names = early_checks.check(locals(), example="scores.json", with_text=repeat is None)
     check_engine(engine, quantized, llama_perplexity, repeat=repeat, dry_run=dry_run)
     if repeat is not None:
-        Signature.parse(repeat)
+        all_text = all_text or Signature.parse(repeat).all_text == YES
     served = is_address(quantized)
     server = _server_options(locals()) if served else None
     if not served:
@@ -220,22 +213,8 @@ def evaluate(
         raise InputError("--new-tokens is for the text that models write: add --generate N")
     new_tokens = NEW_TOKENS if new_tokens is None else whole("--new-tokens", new_tokens, least=1)
     corpus: str | Corpus | None = text
-    if is_saved_reference(reference):
-        pass  # it has the text
-    elif text is None or text in EMBEDDED:
-        if all_text:
-            raise InputError("--all-text is for text of your own: give it with --text")
-    else:
-        from fairbits.quantization.plan import Plan
-
-        corpus = read_corpus(text, languages=names, evaluation_share=1.0 if all_text else 0.5)
-        plan_file = Path(quantized) / "plan.json"
-        if all_text and plan_file.is_file() and Plan.load(plan_file).calibration is not None:
-            raise InputError(f"fairbits calibrated {quantized}, maybe on this text; leave --all-text out")
-        if all_text and any(corpus.calibration.values()):
-            raise InputError(f"--all-text: {text} is split into calibration/ and evaluation/; leave --all-text out")
-        more = ["--all-text takes all documents, for a model that was not calibrated on them"]
-        print_notes([*corpus.notes, *more * any(corpus.calibration.values())])  # before it takes time
+    if not is_saved_reference(reference):  # which has the text
+        corpus = evaluated_text(text, names, quantized=quantized, all_text=all_text)
     from fairbits.api.dry_run import estimate_evaluate
     from fairbits.api.evaluate import evaluate as run_evaluate
     from fairbits.models.checkpoint import Checkpoint
@@ -286,6 +265,27 @@ def evaluate(
             **options.pick(locals(), keys),
         )
     show_scores(scores, quantized, out_file, as_json=as_json)
+
+
+def evaluated_text(
+    text: str | None, languages: list[str] | None, *, quantized: str, all_text: bool
+) -> str | Corpus | None:
+    """Returns the text of --text: a user's own is read, and what was left out is printed before it takes time."""
+    if text is None or text in EMBEDDED:
+        if all_text:
+            raise InputError("--all-text is for text of your own: give it with --text")
+        return text
+    from fairbits.quantization.plan import Plan
+
+    corpus = read_corpus(text, languages=languages, evaluation_share=1.0 if all_text else 0.5)
+    plan_file = Path(quantized) / "plan.json"
+    if all_text and plan_file.is_file() and Plan.load(plan_file).calibration is not None:
+        raise InputError(f"fairbits calibrated {quantized}, maybe on this text; leave --all-text out")
+    if all_text and any(corpus.calibration.values()):
+        raise InputError(f"--all-text: {text} is split into calibration/ and evaluation/; leave --all-text out")
+    more = ["--all-text takes all documents, for a model that was not calibrated on them"]
+    print_notes([*corpus.notes, *more * any(corpus.calibration.values())])
+    return corpus
 
 
 def _evaluate_tasks(arguments: Mapping[str, Any]) -> None:

@@ -81,6 +81,14 @@ OutlierKappa = Annotated[float | None, option("Blocks with κ above this are out
 
 Tokens = Annotated[int, option("Calibration tokens per language.", "N")]
 EvaluationTokens = Annotated[int, option("Evaluation tokens per language.", "N")]
+AllText = Annotated[
+    bool,
+    flag(
+        "--all-text",
+        help="Evaluate on all documents of --text, also on the half that fairbits keeps for calibration. For a model "
+        "that was not calibrated on this text.",
+    ),
+]
 Sequence = Annotated[int, option("Maximum window length in tokens.", "N")]
 Seed = Annotated[int, option("Random seed for sampling text.", "N")]
 GroupOrChannel = Annotated[

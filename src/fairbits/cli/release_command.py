@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion, compute, early_checks, options
+from fairbits.cli.evaluate_command import evaluated_text
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, print_written, stages
 from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
@@ -42,7 +43,13 @@ def release(
     tokens: options.EvaluationTokens = 8192,
     sequence: options.Sequence = 512,
     seed: options.Seed = 0,
-    generate: Annotated[int, options.option("Answers per language that both models write; 0 for none.", "N")] = 200,
+    all_text: options.AllText = False,
+    generate: Annotated[
+        int,
+        options.option(
+            "Answers per language that both models write, which takes most of the time on a CPU; 0 for none.", "N"
+        ),
+    ] = 200,
     tasks: Annotated[
         Path | None,
         options.option(
@@ -91,6 +98,7 @@ def release(
         server = ServerOptions(model=served_model, key_variable=api_key_env, keep_answers=True)
     elif served_model is not None:
         raise InputError(f"--served-model is for running servers, and {quantized} is none; leave it out")
+    corpus = evaluated_text(text, names, quantized=quantized, all_text=all_text)
     from fairbits.api.release import release as run_release
     from fairbits.cli.gate_command import samples_table
     from fairbits.models.checkpoint import Checkpoint
@@ -102,10 +110,11 @@ def release(
             reference=Checkpoint(reference, trust_remote_code=trust_remote_code),
             out=out_directory,
             languages=names,
+            text=corpus,
             generate=generate or None,
             server=server,
             progress=show,
-            **options.pick(locals(), "profile text tokens sequence seed tasks audit sweep device"),
+            **options.pick(locals(), "profile tokens sequence seed tasks audit sweep device"),
         )
     if as_json:
         print_json(decided.as_data())

@@ -88,11 +88,12 @@ def part(progress: Progress | None, stage: str, *, number: int, count: int) -> P
 class NumberedProgress:
     """Progress of a job whose stages are known: each gets its number and, if their costs are known, what follows it.
 
-    `stages` are pairs of the name that is reported and a cost in any unit. What is reported in between, such as the
-    reading of weights, belongs to the stage before it. `stage` is what was reported last, without its number.
+    `stages` are pairs of the name that is reported and a cost in any unit, None if it is not known. What is reported
+    in between, such as the reading of weights, belongs to the stage before it. `stage` is what was reported last,
+    without its number.
     """
 
-    def __init__(self, progress: Progress | None, stages: Sequence[tuple[str, float]] = ()) -> None:
+    def __init__(self, progress: Progress | None, stages: Sequence[tuple[str, float | None]] = ()) -> None:
         self.stage = ""
         self._progress, self._stages, self._number = progress, stages, -1
 
@@ -105,8 +106,9 @@ class NumberedProgress:
         if self._number < 0 or len(self._stages) == 1:
             self._progress(stage, done, total)
             return
-        costs = [cost for _, cost in self._stages[self._number :]]
-        later = sum(costs[1:]) / costs[0] if self._is(self._number) and costs[0] else None
+        costs = [cost for _, cost in self._stages[self._number :] if cost is not None]
+        complete = len(costs) == len(self._stages) - self._number
+        later = sum(costs[1:]) / costs[0] if complete and costs[0] and self._is(self._number) else None
         name = StageName.after(f"stage {self._number + 1} of {len(self._stages)}", stage, later)
         self._progress(name, done, total)
 

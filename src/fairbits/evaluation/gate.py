@@ -264,7 +264,7 @@ def amount_needed(frame: LanguageFrame, estimate: Estimate, limit: float) -> str
     if times > 1000:
         return f"It is so close that no realistic amount of {text} would decide"
     needed = max(math.ceil(documents * times), documents + 1)
-    return f"About {needed:,} {units} per language would decide; there are {documents:,}"
+    return f"About {needed:,} {units} per language would decide; {documents:,} were measured"
 
 
 def times_as_much(estimate: Estimate, limit: float) -> float:
@@ -350,11 +350,14 @@ def gate(
     one_of("measure", measure, MEASURES)
     one_of("unit", unit, UNITS)
     quantized = _scores("scores", scores)
+    unread: tuple[str, ...] = ()
     if profile is not None:
         chosen = PROFILES[one_of("profile", profile, tuple(PROFILES))]
         max_changed = chosen.changed if max_changed is None else max_changed
         if max_wrong_language is None and quantized.generated is not None:
             max_wrong_language = chosen.wrong_language
+        elif quantized.generated is None:
+            unread = (f"{profile}: the language of answers was not measured; fairbits evaluate --generate 200 does",)
     limits = check_limits(max_worst, max_mean, max_gap)
     if max_worse is not None:
         in_range("the limit of the difference", max_worse, least=0)
@@ -381,7 +384,7 @@ def gate(
             'how the languages differ: use --measure loss (in Python measure="loss") or --max-changed'
         )
     frame, signature = quantized.frame(unit, measure=measure), str(quantized.signature(measure))
-    notes = (*quantized.notes, *interval_notes(frame))
+    notes = (*quantized.notes, *interval_notes(frame), *unread)
     checks = [] if max_changed is None else [changed_check(quantized, max_changed)]
     checks += [] if max_wrong_language is None else [wrong_language_check(quantized, max_wrong_language)]
     damage = [limit_check(frame, name, limit) for name, limit in limits.items()]

@@ -34,7 +34,8 @@ NAMED = 2  # other languages that a table names
 LEGEND = (
     "Of 100 answers, with the reference → with the quantized model. Wrong: in another language than the prompt, and in "
     "which; in parentheses, what quantization adds, with 95 % intervals over documents. Loop: it repeats itself up to "
-    "the limit. Detector: of 100 true continuations as long as the answers, those taken for another language."
+    "the limit; * is more than chance explains. Detector: of 100 true continuations as long as the answers, those "
+    "taken for another language."
 )
 
 
@@ -91,6 +92,10 @@ class GeneratedText:
             for kind in KINDS
         }
 
+    def grows(self, kind: str, code: str) -> bool:
+        """Whether quantization certainly adds answers of a kind in one language."""
+        return self.added[kind].by_language()[code].low > 0
+
     def share(self, kind: str, side: Side, code: str) -> Estimate:
         """Returns the share of answers of a kind in one language, with one of the models."""
         here = self.flags(kind, side)[self.lang == code]
@@ -145,7 +150,7 @@ class GeneratedText:
             others = [short_name(other) for other in self.instead(code, "quantized")]
             errors, checked = self.detector_errors(code)
             cells += [number.estimate(added[code]), ", ".join(others[:NAMED]) or "–"]
-            cells += [self._both(kind, code) for kind in ("loop", "empty")]
+            cells += [self._both(kind, code) + "*" * self.grows(kind, code) for kind in ("loop", "empty")]
             rows.append((*cells, f"{100 * errors / checked:.0f}" if checked else "–"))
         headers = ("language", "code", "n", "wrong", "added (95 % interval)", "in", "loop", "empty", "detector")
         title = f"Generated text: up to {self.new_tokens} tokens after beginnings of documents"

@@ -92,7 +92,7 @@ class Meaning:
             others = [f"{len(others)} other languages"]
         other = short_name(self.kl_language or self.language)
         first = f"{', '.join([name, *others[:-1]])} and {others[-1]} change" if others else f"{name} changes"
-        which = f", and this text does not tell which of them most. In {name}, of" if others else ": of"
+        which = f", and this text cannot tell which of them most. In {name}, of" if others else ": of"
         return (
             f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({interval}), and perplexity is multiplied by "
@@ -106,7 +106,7 @@ class Meaning:
     def _words(self) -> str:
         assert self.added_words is not None
         now = 100 + self.added_words.value
-        return f"100 words take as many bits as {now:.{1 if now < 110 else 0}f} did before."
+        return f"Predicting 100 words takes as many bits as {now:.{1 if now < 110 else 0}f} words took before."
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {

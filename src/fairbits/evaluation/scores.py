@@ -281,6 +281,7 @@ class Scores(Shown):
             versions=dict(self.versions),
             kv_cache=self.quantized.kv_cache or "",
             joined=YES if setting.joined else "",
+            all_text=YES if setting.all_text else "",
         )
 
     def summary(self) -> dict[str, Any]:
@@ -420,7 +421,7 @@ class Scores(Shown):
             (dim(LEGEND),),
             (
                 dim(f"reference: {self.reference.target}"),
-                dim(f"{self.setting.split} text of {self.setting.corpus}: {', '.join(amounts)}"),
+                dim(f"text: {self.setting.corpus} ({self.setting.part}), {', '.join(amounts)}"),
                 dim(f"predicting {TASK_NAMES[self.setting.task]}; at least {least} per language"),
                 "",
             ),

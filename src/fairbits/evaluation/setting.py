@@ -50,7 +50,8 @@ class Identity:
 class EvaluationSetting:
     """What both models were evaluated on: the task, the text by the hash of each language, and how much of it.
 
-    Where documents were `joined`, what scores call a document is a window of them.
+    Where documents were `joined`, what scores call a document is a window of them. `all_text`: files of text were read
+    whole, and nothing was kept for calibration.
     """
 
     task: Task
@@ -63,10 +64,17 @@ class EvaluationSetting:
     seed: Count
     source: str | None = field(default=None, compare=False)
     joined: bool = False
+    all_text: bool = False
 
     def as_data(self) -> dict[str, Any]:
         """Returns the entries of a file; what was not asked for is left out."""
-        return {name: value for name, value in asdict(self).items() if name not in ("source", "joined") or value}
+        optional = ("source", "joined", "all_text")
+        return {name: value for name, value in asdict(self).items() if name not in optional or value}
+
+    @property
+    def part(self) -> str:
+        """Which part of the text was read."""
+        return "all of it" if self.all_text else f"its {self.split} half"
 
     @property
     def unit(self) -> str:
@@ -84,5 +92,6 @@ class EvaluationSetting:
             hashes=dict(corpus.hashes[request.split]),
             source=corpus.source,
             joined=request.joined,
+            all_text=corpus.source is not None and not any(corpus.calibration.values()),
             **request.settings,
         )

@@ -11,7 +11,7 @@ from fairbits.core.units import MEASURES
 
 LONGEST_NUMBER = 19
 DIGITS = 16  # hexadecimal digits of a hash
-OPTIONAL, YES = ("kv_cache", "joined"), "yes"
+OPTIONAL, YES = ("kv_cache", "joined", "all_text"), "yes"
 FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
 
 
@@ -19,7 +19,8 @@ FORM = "name:value pairs between |, as fairbits evaluate prints at its end"
 class Signature:
     """What was measured: both models, the text and how much of it, the measure, and the versions that matter.
 
-    The type of the quantized model's KV cache, and whether documents were `joined` (`YES`), are there if chosen.
+    The type of the quantized model's KV cache, and whether documents were `joined` or `all_text` was read (`YES`), are
+    there if chosen.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Signature:
     versions: Mapping[str, str]
     kv_cache: str = ""
     joined: str = ""
+    all_text: str = ""
 
     @classmethod
     def parse(cls, line: str) -> "Signature":
@@ -54,7 +56,8 @@ class Signature:
         }
         parsed = check_record(cls, record, source="the signature")
         one_of("measure of the signature", parsed.measure, MEASURES)
-        one_of("joined in the signature", parsed.joined, ("", YES))
+        for name in ("joined", "all_text"):
+            one_of(f"{name} in the signature", getattr(parsed, name), ("", YES))
         check_once("languages of the signature", parsed.languages)
         return parsed
 
@@ -67,7 +70,8 @@ class Signature:
 
     def check(self, measured: "Signature") -> tuple[str, ...]:
         """Raises if another measurement is not of the same models and text; returns notes on other versions."""
-        for name in ("model", "reference", "hash", "split", "languages", "tokens", "window", "seed", *OPTIONAL):
+        text = ("hash", "split", "languages", "tokens", "window", "seed", "joined")
+        for name in ("model", "reference", "kv_cache", *text):
             mine, theirs = getattr(self, name), getattr(measured, name)
             if mine != theirs:
                 raise InputError(

@@ -95,7 +95,7 @@ class LocalWriter:
                 "memory, or evaluate without generated text"
             )
         self._checkpoint, self._device = plain or checkpoint, device
-        self._stage = f"{WRITING}, {name}" if name else WRITING
+        self.stage = f"{WRITING}, {name}" if name else WRITING
         self._keep = keep
         self._loaded: PreTrainedModel | None = None
         self.ends = end_tokens(checkpoint) if ends is None else frozenset(ends)
@@ -135,7 +135,7 @@ class LocalWriter:
         self._check(prompts, new_tokens, temperature, seed)
         if not prompts:
             return []
-        begin(progress, self._stage)
+        begin(progress, self.stage)
         model = self._loaded or move(self._checkpoint.load(DTYPE, device=self._device, read_only=True), self._device)
         self._loaded = model if self._keep else None
         model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
@@ -148,7 +148,7 @@ class LocalWriter:
             chooser = _TokenChooser(None if uniforms is None else uniforms[batch], temperature)
             settings = self._settings(model, chooser, new_tokens, stop, read=len(prompts[batch[0]]))
             if progress is not None:
-                chooser.follow(progress, self._stage, done=start * new_tokens, total=len(order) * new_tokens)
+                chooser.follow(progress, self.stage, done=start * new_tokens, total=len(order) * new_tokens)
             written |= zip(batch, generate_tokens(model, [prompts[i] for i in batch], settings), strict=True)
         return [written[i] for i in range(len(prompts))]
 

@@ -46,6 +46,7 @@ def content(sources: Sources) -> dict[str, Any]:
         else asdict(after.measurement) | {"words": after.measurement.notes},
         "units": damage_scales(sources),
         "headline": headline(sources),
+        "generated": None if after.generated is None else after.generated.as_data(),
         "release": None if sources.verdict is None else sources.verdict.as_data(),
         "languages": rows,
         "groups": group_rows(sources),
@@ -83,6 +84,7 @@ def _provenance(sources: Sources) -> dict[str, Any]:
             "documents": len(scores.documents.lang),
             "tokens": int(scores.documents.tokens.sum()),
             "unit": setting.unit,
+            "all_text": setting.all_text,
             **_amounts(setting),
         },
         "calibration": None

@@ -9,6 +9,7 @@ from typing import Any
 from fairbits.core.errors import InputError, count_of, printable
 from fairbits.core.table import escape_markdown
 from fairbits.core.units import readable_size
+from fairbits.evaluation.generated_text import SIDES
 from fairbits.evaluation.meaning import SIGNIFICANT
 from fairbits.evaluation.measurement import WRITTEN
 from fairbits.reports.headline import origin
@@ -46,6 +47,8 @@ def render_markdown(template: str, **values: Any) -> str:
         md=escape_markdown,
         interval=_interval,
         of_100=lambda estimate: _interval(estimate, 1),
+        percent=lambda share: _interval({name: value and 100 * value for name, value in share.items()}, 1),
+        both=lambda sides: " → ".join(f"{100 * sides[side]['value']:.0f}" for side in SIDES),
         times=times,
         size=readable_size,
         count_of=count_of,
@@ -136,8 +139,8 @@ def _evaluate_command(content: Mapping[str, Any]) -> list[Any]:
     }
     options |= {flag: value for flag, value in server.items() if value is not None}
     options |= {"--kv-cache": model["kv_cache"]} if model["kv_cache"] else {}
-    joined = ["--join"] if evaluation["unit"] == "window" else []
-    return ["fairbits", "evaluate", model["target"], *chain.from_iterable(options.items()), *own_text, *joined]
+    switches = ["--join"] * (evaluation["unit"] == "window") + ["--all-text"] * evaluation["all_text"]
+    return ["fairbits", "evaluate", model["target"], *chain.from_iterable(options.items()), *own_text, *switches]
 
 
 def _codes(content: Mapping[str, Any]) -> str:

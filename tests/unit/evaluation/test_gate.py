@@ -132,7 +132,7 @@ def test_little_text_leaves_undecided_and_about_as_much_as_was_said_decides() ->
     assert outcomes(little) == ["undecided"]
     assert little.reason.startswith("undecided: heb_Hebr lost ")
     assert ", limit 10. About " in little.reason
-    assert "would decide; there are 8" in little.reason
+    assert "would decide; 8 were measured" in little.reason
     needed = int(little.reason.split("About ")[1].split(" documents")[0].replace(",", ""))
     assert 9 <= needed <= 200
     decided = [outcomes(gate(drawn(documents=2 * needed, seed=i), unit=UNIT, max_worst=10.0)) for i in range(10)]
@@ -204,7 +204,7 @@ def test_with_a_limit_a_noisy_baseline_leaves_undecided_and_more_text_decides() 
     assert not little.passed
     assert little.checks[0].outcome == "undecided"
     assert "not certain to be at most 2 worse: " in little.reason
-    assert "documents per language would decide; there are 8" in little.reason
+    assert "documents per language would decide; 8 were measured" in little.reason
     scores, baseline = noisy(documents=400)
     assert outcomes(gate(scores, unit=UNIT, against=baseline, max_worse=2.0)) == ["pass"] * 3
     missed = gate(scores, unit=UNIT, against=baseline, max_worse=0.2)

@@ -32,7 +32,7 @@ def test_the_sentence_names_language_share_interval_and_perplexity() -> None:
 def test_the_sentence_says_if_the_text_cannot_tell_and_which_language_is_worst_by_kl() -> None:
     changed = replace(meaning(16), close=("heb_Hebr", "arb_Arab"), kl_language="heb_Hebr")
     assert changed.sentence == (
-        "Finnish, Hebrew and Arabic change most, and this text does not tell which of them most. In Finnish, of 100 "
+        "Finnish, Hebrew and Arabic change most, and this text cannot tell which of them most. In Finnish, of 100 "
         "next tokens, 16 are no longer the reference's first choice (95 % interval 15 to 17), and perplexity is "
         "multiplied by 1.87. That is a clear change. By KL divergence, Hebrew is worst."
     )
@@ -45,9 +45,10 @@ def test_the_sentence_says_what_changes_where_the_reference_is_sure_and_how_many
     sure, words = Estimate(5.21, 4, 6, 20), Estimate(6.34, 6, 7, 20)
     sentence = replace(meaning(16), sure=sure, added_words=words).sentence
     assert sentence.endswith(
-        "Where the reference is sure, 5.2 of 100 change. 100 words take as many bits as 106.3 did before."
+        "Where the reference is sure, 5.2 of 100 change. Predicting 100 words takes as many bits as 106.3 words took "
+        "before."
     )
-    assert "as many bits as 126 did" in replace(meaning(16), added_words=Estimate(26.4, 26, 27, 20)).sentence
+    assert "as many bits as 126 words took" in replace(meaning(16), added_words=Estimate(26.4, 26, 27, 20)).sentence
 
 
 def test_languages_that_change_alike_are_named_together(draw) -> None:

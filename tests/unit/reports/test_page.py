@@ -55,7 +55,14 @@ def estimate(value: float) -> dict[str, Any]:
 def row(index: int, methods: int) -> dict[str, Any]:
     damage = {scale: estimate(0.0123 * place + index) for place, scale in enumerate(SCALES, start=1)}
     percentiles = {"kl_p50": 0.01, "kl_p95": 0.1, "kl_p99": 0.3, "kl_p99_9": 0.9, "margin_p50": 0.0, "margin_p1": -1.2}
-    shown = {"damage": damage, "kl": estimate(0.1), **percentiles, "flips": estimate(0.2), "added_words": estimate(1.5)}
+    shown = {
+        "damage": damage,
+        "kl": estimate(0.1),
+        **percentiles,
+        "flips": estimate(0.2),
+        "added_words": estimate(1.5),
+        "sure_of_100": estimate(5),
+    }
     language = {"code": f"l{index:02}_Latn", "name": f"Language {index}", "autonym": f"l{index}", "bcp47": "x"}
     audited = ("predicted", "reference_loss", "kappa_weighted", "bytes_per_token")
     return {
@@ -138,6 +145,7 @@ def full(languages: int = 3, blocks: int = 4, before: float | None = 0.04) -> di
         "methods": [{"name": name, "target": name, "size_bytes": 10**9} for name in names],
         "units": SCALES,
         "headline": headline(before, codes[0]),
+        "generated": None,
         "release": None,
         "languages": rows,
         "groups": None,

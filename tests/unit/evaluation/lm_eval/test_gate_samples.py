@@ -76,7 +76,7 @@ def test_limits_are_met_exceeded_or_undecided(runs) -> None:
     result = gate_samples(*both, max_worst=worst.value * 1.1, max_mean=0.5, max_gap=0.5)
     assert outcomes(result) == ["undecided", "pass", "pass"]
     assert "undecided: tha_Thai lost " in result.verdict.reason
-    assert "items per language would decide; there are 200" in result.verdict.reason
+    assert "items per language would decide; 200 were measured" in result.verdict.reason
 
 
 def test_json_and_junit(runs) -> None:
