@@ -12,6 +12,7 @@ from matplotlib import pyplot
 
 from fairbits.core.files import write_files
 from fairbits.core.table import Table, render_tables
+from fairbits.evaluation.profiles import PROFILES
 from real_figure import COLOURS, STYLE
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +78,7 @@ class Fit:
     constant: float
     slope: float
     spread: float
+    most: float  # of the damage that it was fitted to
 
     @classmethod
     def of(cls, cells: Cells, measure: str) -> "Fit":
@@ -84,15 +86,20 @@ class Fit:
         line = scipy.stats.linregress(x, y)
         noise = np.mean(1 / (cells.changed + 0.5) + 1 / (cells.items - cells.changed + 0.5))
         rest = np.var(y - line.intercept - line.slope * x, ddof=2) - noise
-        return cls(float(line.intercept), float(line.slope), float(np.sqrt(max(rest, 0.0))))
+        return cls(float(line.intercept), float(line.slope), float(np.sqrt(max(rest, 0.0))), float(np.exp(x.max())))
 
     def logits(self, damage: np.ndarray) -> np.ndarray:
         return self.constant + self.slope * np.log(np.maximum(damage, LEAST))
 
-    def damage_at(self, share: float, *, certainty: float = 0.5) -> float:
-        """Returns the damage up to which a cell stays below the share with this probability."""
+    def damage_at(self, share: float, *, certainty: float = 0.5) -> str:
+        """Returns the damage up to which a cell stays below the share with this probability, if any cell has as much.
+
+        >>> Fit(0.0, 1.0, 0.0, most=0.3).damage_at(0.2), Fit(0.0, 1.0, 0.0, most=0.2).damage_at(0.2)
+        ('0.25', '–')
+        """
         reach = scipy.stats.norm.ppf(certainty) * self.spread
-        return float(np.exp((scipy.special.logit(share) - reach - self.constant) / self.slope))
+        damage = float(np.exp((scipy.special.logit(share) - reach - self.constant) / self.slope))
+        return f"{damage:.2g}" if damage <= self.most else "–"
 
 
 def _logit(cells: Cells) -> np.ndarray:
@@ -127,7 +134,7 @@ def mixed_table(cells: Cells) -> Table:
         x = np.log(np.maximum(cells.damage[measure], LEAST))
         models = np.array([cells.model == name for name in np.unique(cells.model)[1:]], dtype=float).reshape(-1, len(x))
         design = np.column_stack([np.ones_like(x), x, models.T])
-        fitted = statsmodels.api.MixedLM(_logit(cells), design, groups=cells.language).fit(method="lbfgs")
+        fitted = statsmodels.api.MixedLM(_logit(cells), design, groups=cells.language).fit(method=("bfgs", "powell"))
         low, high = fitted.conf_int()[1]
         between, within = np.sqrt(fitted.cov_re[0, 0]), np.sqrt(fitted.scale)
         slope = f"{fitted.fe_params[1]:.2f} ({low:.2f}–{high:.2f})"
@@ -170,11 +177,36 @@ def limit_table(cells: Cells) -> Table:
         row = [f"1 in {number}"]
         for measure in ("kl", "changed", "sure"):
             fit = Fit.of(cells, measure)
-            row += [f"{fit.damage_at(1 / number):.2g}", f"{fit.damage_at(1 / number, certainty=0.9):.2g}"]
+            row += [fit.damage_at(1 / number), fit.damage_at(1 / number, certainty=0.9)]
         lines.append(tuple(row))
     headers = ["answers that change"]
     headers += [f"{TITLES[name]}: {what}" for name in ("kl", "changed", "sure") for what in ("typical", "9 in 10 safe")]
     return Table("Limits", tuple(headers), tuple(lines))
+
+
+def profile_table(cells: Cells) -> Table:
+    """Returns what the answers of those variants are that every profile lets pass, and of those that it does not."""
+    lines = []
+    releases = [
+        cells.select((cells.model == model) & (cells.variant == variant))
+        for model, variant in sorted({*zip(cells.model.tolist(), cells.variant.tolist(), strict=True)})
+    ]
+    for name, profile in PROFILES.items():
+        passed = [bool(release.damage["changed"].max() <= profile.changed) for release in releases]
+        row = [name, f"{profile.changed:g}", f"{sum(passed)} of {len(passed)}"]
+        for which in (True, False):
+            group = [release for release, passes in zip(releases, passed, strict=True) if passes is which]
+            means = [100 * release.changed.sum() / release.items.sum() for release in group]
+            worst = [100 * release.changed_share.max() for release in group]
+            row += [f"{min(some):.1f} to {max(some):.1f}" if some else "–" for some in (means, worst)]
+        lines.append(tuple(row))
+    answers = ("all languages", "worst language")
+    headers = (
+        *("profile", "limit, changed tokens of 100", "variants that keep it"),
+        *(f"changed answers of 100, {where}: {which}" for which in ("kept", "not kept") for where in answers),
+    )
+    below = ("Without intervals: the gate itself is stricter, as it passes only what certainly keeps the limit.",)
+    return Table("Profiles", headers, tuple(lines), below)
 
 
 def kind_table(rows: Sequence[Row]) -> Table:
@@ -220,7 +252,8 @@ def draw(cells: Cells) -> None:
 def write_page(rows: Sequence[Row]) -> None:
     """Prints the tables and writes them into the page, with the figure."""
     cells = Cells.of(rows)
-    tables = [rank_table(cells), mixed_table(cells), prediction_table(cells), limit_table(cells), kind_table(rows)]
+    tables = [make(cells) for make in (rank_table, mixed_table, prediction_table, limit_table, profile_table)]
+    tables.append(kind_table(rows))
     draw(cells)
     for table in render_tables(tables):
         print(table)
