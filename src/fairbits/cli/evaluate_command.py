@@ -39,15 +39,7 @@ WITH_TASKS = {"quantized", "reference", "kv_cache", "device", "out_file", "revis
 
 
 def evaluate(
-    quantized: Annotated[
-        str,
-        options.argument(
-            "The quantized model: a directory, a .gguf file, a model id on the Hub, or the address of a running server "
-            "(http://HOST:PORT/v1).",
-            "QUANTIZED",
-            completion.model,
-        ),
-    ],
+    quantized: options.Quantized,
     reference: Annotated[
         str,
         options.option("The model before quantization, or what --save-reference wrote.", "MODEL", completion.model),

@@ -81,6 +81,15 @@ OutlierKappa = Annotated[float | None, option("Blocks with κ above this are out
 
 Tokens = Annotated[int, option("Calibration tokens per language.", "N")]
 EvaluationTokens = Annotated[int, option("Evaluation tokens per language.", "N")]
+Quantized = Annotated[
+    str,
+    argument(
+        "The quantized model: a directory, a .gguf file, a model id on the Hub, or the address of a running server "
+        "(http://HOST:PORT/v1).",
+        "QUANTIZED",
+        completion.model,
+    ),
+]
 AllText = Annotated[
     bool,
     flag(

@@ -16,15 +16,7 @@ from fairbits.evaluation.servers.address import KEY_VARIABLE, ServerOptions, is_
 
 
 def release(
-    quantized: Annotated[
-        str,
-        options.argument(
-            "The quantized model: a directory, a .gguf file, a model id on the Hub, or the address of a running server "
-            "(http://HOST:PORT/v1).",
-            "QUANTIZED",
-            completion.model,
-        ),
-    ],
+    quantized: options.Quantized,
     reference: Annotated[str, options.option("The model before quantization.", "MODEL", completion.model)],
     out_directory: Annotated[
         Path, options.out_option("DIR", help="The directory for scores, verdict, report and samples.")

@@ -97,7 +97,7 @@ class Meaning:
             f"{first} most{which} 100 {self.what}, {percent(limits.value)} are no longer the reference's first "
             f"choice ({interval}), and perplexity is multiplied by "
             f"{times(self.perplexity.value)}. That is {self.level}."
-            + ("" if self.sure is None else f" Where the reference is sure, {percent(self.sure.value)} of 100 change.")
+            + ("" if self.sure is None else f" Where the reference is sure, {_range(self.sure, 'of 100 change')}.")
             + ("" if self.added_words is None else f" {self._words}")
             + ("" if self.kl_language in ("", self.language) else f" By KL divergence, {other} is worst.")
         )
@@ -105,8 +105,8 @@ class Meaning:
     @property
     def _words(self) -> str:
         assert self.added_words is not None
-        now = 100 + self.added_words.value
-        return f"Predicting 100 words takes as many bits as {now:.{1 if now < 110 else 0}f} words took before."
+        now = _range(self.added_words.transform(lambda x: 100 + x), "words took before", decimals=1)
+        return f"Predicting 100 words takes as many bits as {now}."
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -118,6 +118,13 @@ class Meaning:
             "level": self.level,
             "sentence": self.sentence,
         }
+
+
+def _range(estimate: Estimate, what: str, *, decimals: int | None = None) -> str:
+    """Returns a number, what it counts, and its interval if there is one."""
+    numbers = estimate.value, estimate.low, estimate.high
+    value, low, high = (percent(x) if decimals is None else f"{x:.{decimals}f}" for x in numbers)
+    return f"{value} {what}" + (f" ({low} to {high})" if estimate.bounded else "")
 
 
 def percent(share: float) -> str:

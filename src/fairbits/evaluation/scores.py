@@ -41,6 +41,7 @@ from fairbits.evaluation.signature import DIGITS, YES, Signature, hash_texts
 from fairbits.forward.windows import TokenizedText
 from fairbits.stats.frame import Contrast, LanguageFrame, estimate_columns, interval_notes, worst_first
 from fairbits.stats.intervals import Estimate
+from fairbits.stats.outcomes import share_estimate
 from fairbits.text.language_codes import language_from_code, short_name
 
 if TYPE_CHECKING:
@@ -182,14 +183,19 @@ class Scores(Shown):
     def sure_flips(self) -> dict[str, Estimate]:
         """The flips among the tokens where the reference's first choice has more than half of the probability.
 
-        A language without such tokens is missing, and so are all languages where they were not counted.
+        A language without such tokens is missing, and so are all languages where they were not counted. Where none of
+        them changes, resampling documents says nothing: the interval is Wilson's over the tokens.
         """
         docs = self.documents
         if docs.sure is None or docs.sure_flips is None or not docs.sure.any():
             return {}
         rows = np.isin(docs.lang, docs.lang[docs.sure > 0])
         lang, document, values, weights = docs.lang[rows], docs.document[rows], docs.sure_flips[rows], docs.sure[rows]
-        return LanguageFrame(lang, document, values=values, weights=weights, unit="ratio", least=0.0).by_language()
+        frame = LanguageFrame(lang, document, values=values, weights=weights, unit="ratio", least=0.0)
+        return {
+            code: share if share.value else share_estimate(0, int(docs.sure[docs.lang == code].sum()))
+            for code, share in frame.by_language().items()
+        }
 
     @property
     def meaning(self) -> Meaning:

@@ -45,10 +45,13 @@ def test_the_sentence_says_what_changes_where_the_reference_is_sure_and_how_many
     sure, words = Estimate(5.21, 4, 6, 20), Estimate(6.34, 6, 7, 20)
     sentence = replace(meaning(16), sure=sure, added_words=words).sentence
     assert sentence.endswith(
-        "Where the reference is sure, 5.2 of 100 change. Predicting 100 words takes as many bits as 106.3 words took "
-        "before."
+        "Where the reference is sure, 5.2 of 100 change (4.0 to 6.0). Predicting 100 words takes as many bits as 106.3 "
+        "words took before (106.0 to 107.0)."
     )
-    assert "as many bits as 126 words took" in replace(meaning(16), added_words=Estimate(26.4, 26, 27, 20)).sentence
+    assert (
+        "as many bits as 126.4 words took before (126.0 to 127.0)"
+        in replace(meaning(16), added_words=Estimate(26.4, 26, 27, 20)).sentence
+    )
 
 
 def test_languages_that_change_alike_are_named_together(draw) -> None:

@@ -10,6 +10,7 @@ from fairbits.evaluation.divergence import DocumentSums
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.setting import EvaluationSetting, Identity
 from fairbits.forward.windows import TokenizedText
+from fairbits.stats.outcomes import share_estimate
 
 DAMAGE = {"heb_Hebr": 9.0, "eng_Latn": 3.0, "fin_Latn": 6.0}
 
@@ -48,6 +49,18 @@ def test_other_numbers_of_a_language(draw) -> None:
     assert words.value == pytest.approx(100 * (after / before - 1))
     assert 0 < words.low < words.value < words.high < 10
     assert set(scores.added_words) == set(DAMAGE)
+
+
+def test_where_no_sure_token_changes_the_interval_is_that_of_the_tokens(draw) -> None:
+    scores = draw(DAMAGE)
+    documents = scores.documents
+    sure, hebrew = np.full(len(documents.lang), 10.0), documents.lang == "heb_Hebr"
+    flips = np.where(hebrew, 0.0, np.arange(len(sure)) % 3)
+    shares = replace(scores, documents=replace(documents, sure=sure, sure_flips=flips)).sure_flips
+    count = int(sure[hebrew].sum())
+    assert shares["heb_Hebr"] == share_estimate(0, count)
+    assert 0 < shares["heb_Hebr"].high < 4 / count
+    assert shares["eng_Latn"].value == pytest.approx(flips[documents.lang == "eng_Latn"].mean() / 10)
 
 
 def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
