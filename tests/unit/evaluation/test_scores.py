@@ -56,7 +56,8 @@ def test_where_no_sure_token_changes_the_interval_is_that_of_the_tokens(draw) ->
     documents = scores.documents
     sure, hebrew = np.full(len(documents.lang), 10.0), documents.lang == "heb_Hebr"
     flips = np.where(hebrew, 0.0, np.arange(len(sure)) % 3)
-    shares = replace(scores, documents=replace(documents, sure=sure, sure_flips=flips)).sure_flips
+    changed = replace(documents, flips=documents.tokens * 1.0, sure=sure, sure_flips=flips)
+    shares = replace(scores, documents=changed).sure_flips
     count = int(sure[hebrew].sum())
     assert shares["heb_Hebr"] == share_estimate(0, count)
     assert 0 < shares["heb_Hebr"].high < 4 / count
