@@ -73,6 +73,11 @@ def run(options: argparse.Namespace) -> None:
     """Measures the reference and every variant; one that fails is reported, and the others go on."""
     place = Place(options.out, options.model)
     place.directory.mkdir(parents=True, exist_ok=True)
+    chosen = {name: str(getattr(options, name)) for name in ("tokens", "items", "kinds", "languages", "text", "tasks")}
+    settings = place.directory / "settings.json"
+    if settings.exists() and json.loads(settings.read_bytes()) != chosen:
+        raise SystemExit(f"{place.directory} was measured with {settings.read_text()}; use these, or another --out")
+    settings.write_text(json.dumps(chosen), encoding="utf-8")
     calibration, text = _texts(options)
     model: str | Path = options.model
     if not options.model.startswith(EMBEDDED):

@@ -16,12 +16,12 @@ from fairbits.api.evaluate import (
     plain_reference,
 )
 from fairbits.core.checks import whole
-from fairbits.core.errors import count_of
+from fairbits.core.errors import InputError, count_of
 from fairbits.core.files import check_directory
 from fairbits.core.locks import lock_directory
 from fairbits.core.progress import Progress, within
 from fairbits.evaluation.lm_eval.gate_samples import SamplesGateResult, gate_samples
-from fairbits.evaluation.lm_eval.paired_samples import PREFERRED
+from fairbits.evaluation.lm_eval.paired_samples import NOT_PER_ITEM, PREFERRED
 from fairbits.evaluation.lm_eval.run_writer import RunWriter
 from fairbits.evaluation.lm_eval.task_answers import TaskAnswers
 from fairbits.evaluation.lm_eval.task_files import read_tasks
@@ -29,6 +29,7 @@ from fairbits.evaluation.lm_eval.task_items import TaskItems, read_items
 from fairbits.evaluation.lm_eval.task_language import task_languages
 from fairbits.evaluation.request_likelihoods import RequestTokenizer
 from fairbits.evaluation.setting import Identity
+from fairbits.evaluation.writer import end_tokens
 from fairbits.models.cached_checkpoint import with_kv_cache
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
@@ -72,7 +73,7 @@ def evaluate_tasks(
     checkpoint = open_checkpoint(model, tokenizer, quantized=True)
     check_readable(checkpoint)
     checkpoint = checkpoint if kv_cache is None else with_kv_cache(checkpoint, kv_cache)
-    return _evaluate(checkpoint, items, out, None, device=resolve_device(device), progress=progress)
+    return _evaluate(checkpoint, items, out, checkpoint, device=resolve_device(device), progress=progress)
 
 
 def compare_on_tasks(
@@ -106,16 +107,16 @@ def compare_on_tasks(
     check_made_from(after, before)
     after, before = after if kv_cache is None else with_kv_cache(after, kv_cache), plain_reference(before)
     root, device = check_directory(out, holding=("reference", "quantized")), resolve_device(device)
-    shared = before.tokenizer()
+    kinds = _by_metric(items)
     for name, model in (("reference", before), ("quantized", after)):
         show = within(progress, f"{name} model")
-        _evaluate(model, items, root / name, shared, device=device, progress=show)
+        _evaluate(model, items, root / name, before, device=device, progress=show)
     runs = root / "reference", root / "quantized"
     return {
         (metric, reading): gate_samples(
             *runs, metric=metric, filter_name=reading, tasks=chosen, language_of=language_of or {}
         )
-        for (metric, reading), chosen in _by_metric(items).items()
+        for (metric, reading), chosen in kinds.items()
     }
 
 
@@ -125,6 +126,8 @@ def _by_metric(items: TaskItems) -> dict[tuple[str, str], list[str]]:
     for name, (task, _) in items.items():
         metrics = [entry.metric for entry in task.metrics]
         metric = next((usual for usual in PREFERRED if usual in metrics), metrics[0])
+        if metric in NOT_PER_ITEM:
+            raise InputError(f"{task.path}: {metric} is a number of the whole text, which has no losses by item")
         for reading in task.filter_list:
             kinds.setdefault((metric, reading.name), []).append(name)
     return kinds
@@ -135,24 +138,30 @@ def _open_tasks(tasks: str | Path, names: Iterable[str] | None, limit: int | Non
         whole("limit", limit, least=1)
     if isinstance(names, str):
         names = [names]
-    return {task.task: (task, read_items(task, limit)) for task in read_tasks(tasks, names)}
+    chosen = read_tasks(tasks, names)
+    if not chosen:
+        raise InputError("no task is chosen; name one, or none for all")
+    return {task.task: (task, read_items(task, limit)) for task in chosen}
 
 
 def _evaluate(
     checkpoint: Checkpoint,
     items: TaskItems,
     out: str | Path,
-    tokenizer: PreTrainedTokenizerBase | None,
+    reader: Checkpoint,
     *,
     device: str,
     progress: Progress | None,
 ) -> TaskScores:
-    """Returns the scores of a model on items, after computing those that are not in `out`."""
-    tokens = RequestTokenizer(checkpoint, tokenizer)
-    run = RunWriter.open(out, Identity.of(checkpoint))
+    """Returns the scores of a model on items, after computing those that are not in `out`.
+
+    The files of the `reader` say how texts become tokens, and which tokens end an answer.
+    """
+    tokens, ends = RequestTokenizer(checkpoint, reader.tokenizer()), end_tokens(reader)
+    run = RunWriter.open(out, Identity.of(checkpoint), tokenizer=reader.tokenizer_hash, ends=ends)
     with lock_directory(run.directory) as note:
         missing = run.missing(items)
-        asked, done = TaskAnswers(checkpoint, tokens, device=device), 0
+        asked, done = TaskAnswers(checkpoint, tokens, ends=ends, device=device), 0
         for names in asked.parts({name: items[name] for name in missing}):
             show = within(progress, f"{done} of {count_of(len(missing), 'task')} done")
             for name, answers in asked.of({name: items[name] for name in names}, show).items():

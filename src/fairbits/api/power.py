@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FALSE_PASSES, MISSES = 0.05, 0.20
 """The shares that an amount of text may have to count as enough."""
 MOST_TOKENS = 2**20  # per language; more is not tried
+REACHED = 0.8  # of the requested tokens: a language with fewer has no more text
 BRACKET = 50  # releases of each kind at amounts that are certainly not enough
 LEGEND = (
     "False passes: releases exactly at the limit that pass. Misses: releases at the expected value that do not pass. "
@@ -72,6 +73,7 @@ class Power(Shown):
     languages: int
     pilot_documents: int
     pilot_tokens: int
+    short: tuple[str, ...]  # languages whose text ended before that
     trials: tuple[AmountTrial, ...]
     searched: bool
     seed: int
@@ -122,9 +124,11 @@ class Power(Shown):
             for trial in self.trials
         )
         pilot = (
-            f"from {self.target}: {self.languages} languages, {self.pilot_documents:,} documents and "
+            f"from {self.target}: {self.languages} languages, at least {self.pilot_documents:,} documents and up to "
             f"{self.pilot_tokens:,} tokens of each"
         )
+        if self.short:
+            pilot += f"; had less text, so more tokens need more text: {', '.join(self.short)}"
         return [Table(title, headers, rows, (dim(LEGEND), "", self.sentence), (dim(pilot), ""))]
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -221,6 +225,7 @@ def power(
         languages=len(frame.languages),
         pilot_documents=least,
         pilot_tokens=simulation.tokens,
+        short=_short(pilot),
         trials=tuple(trials),
         searched=tokens is None,
         seed=seed,
@@ -250,10 +255,19 @@ def _question(
 
 
 def _tokens(pilot: Scores) -> int:
-    """Returns the tokens per language of a pilot: what it was asked for, unless its text had less."""
+    """Returns the tokens per language that give a pilot: what was requested, unless all languages had less text."""
+    most = max(_counts(pilot).values())
+    return pilot.setting.tokens if most >= REACHED * pilot.setting.tokens else round(most)
+
+
+def _short(pilot: Scores) -> tuple[str, ...]:
+    """Returns the languages whose text was shorter than that of others."""
+    return tuple(code for code, count in _counts(pilot).items() if count < REACHED * _tokens(pilot))
+
+
+def _counts(pilot: Scores) -> dict[str, float]:
     docs = pilot.documents
-    counts = [float(docs.tokens[docs.lang == code].sum()) for code in pilot.languages]
-    return pilot.setting.tokens if min(counts) >= 0.8 * pilot.setting.tokens else round(sum(counts) / len(counts))
+    return {code: float(docs.tokens[docs.lang == code].sum()) for code in pilot.languages}
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairbits.api.evaluate import evaluate
@@ -10,6 +11,7 @@ from fairbits.api.evaluate_tasks import compare_on_tasks
 from fairbits.api.report import report
 from fairbits.auditing.audit_file import AUDIT, AuditFile
 from fairbits.core.checks import one_of
+from fairbits.core.errors import InputError
 from fairbits.core.files import check_directory, write_files
 from fairbits.core.progress import Progress
 from fairbits.core.records import to_json
@@ -18,6 +20,7 @@ from fairbits.evaluation.lm_eval.gate_samples import SamplesGateResult
 from fairbits.evaluation.profiles import PROFILES
 from fairbits.evaluation.scores import Scores
 from fairbits.evaluation.servers.address import ServerOptions
+from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO
 from fairbits.models.loaded_checkpoint import Model
 from fairbits.text.corpus import Corpus
@@ -28,6 +31,7 @@ SCORES, VERDICT, JUNIT, PAGE, CARD, ANSWERS = (
 )
 """What a release writes."""
 STANDARD, ANSWERED = "standard", 200
+UNFILTERED = "none"  # the filter of answers that are taken as they are
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ def release(
     one_of("profile", profile, tuple(PROFILES))
     directory = check_directory(out, holding=(SCORES, VERDICT, JUNIT, PAGE, CARD, ANSWERS))
     audited = None if audit is None else AUDIT.read(audit)
+    if audited is not None and isinstance(reference, Checkpoint) and audited.model.fingerprint != reference.fingerprint:
+        raise InputError(f"the audit {audit} is of another model than the reference, {reference.target}; audit that")
     losses: dict[tuple[str, str], SamplesGateResult] = {}
     if tasks is not None:
         losses = compare_on_tasks(
@@ -100,19 +106,21 @@ def release(
         device=device,
         progress=progress,
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    scores.save(directory / SCORES)
     decided = gate(scores, profile=profile)
     answered = [
-        replace(check, name=f"{TASKS}{metric}, {check.name}")
-        for (metric, _), loss in losses.items()
+        replace(check, name=f"{TASKS}{metric}{'' if reading == UNFILTERED else f' ({reading})'}, {check.name}")
+        for (metric, reading), loss in losses.items()
         for check in loss.verdict.checks
     ]
     notes = (*decided.notes, *(note for loss in losses.values() for note in loss.verdict.notes), *expert_notes(audited))
     verdict = replace(decided, checks=(*decided.checks, *answered), notes=tuple(dict.fromkeys(notes)))
-    shown = report(directory / SCORES, audit=audit, verdict=verdict)
-    files = {VERDICT: to_json(verdict.as_data()), JUNIT: junit(verdict)}
+    files = {SCORES: scores.as_bytes(), VERDICT: to_json(verdict.as_data()), JUNIT: junit(verdict)}
+    with TemporaryDirectory() as place:  # all files are written at once, so that none is of another release
+        saved = Path(place, SCORES)
+        saved.write_bytes(files[SCORES])
+        shown = report(saved, audit=audit, verdict=verdict)
     files |= {PAGE: shown.render("html").encode(), CARD: shown.markdown().encode()}
+    directory.mkdir(parents=True, exist_ok=True)
     write_files({directory.resolve() / name: content for name, content in files.items()})
     return Release(verdict, scores, losses, directory)
 

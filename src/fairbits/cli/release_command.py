@@ -12,7 +12,7 @@ from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.evaluation.profiles import PROFILES
-from fairbits.evaluation.servers.address import KEY_VARIABLE, ServerOptions, is_address, key_from
+from fairbits.evaluation.servers.address import KEY_VARIABLE, ServerOptions, is_address, key_from, remove_answers
 
 
 def release(
@@ -87,7 +87,8 @@ def release(
                 "--tasks needs a checkpoint; for a running server use lm-eval, and fairbits gate --samples"
             )
         key_from(api_key_env)
-        server = ServerOptions(model=served_model, key_variable=api_key_env, keep_answers=True)
+        answers = out_directory.with_name(f"{out_directory.name}.answers")  # until the release is decided
+        server = ServerOptions(model=served_model, key_variable=api_key_env, keep_answers=True, answers=answers)
     elif served_model is not None:
         raise InputError(f"--served-model is for running servers, and {quantized} is none; leave it out")
     corpus = evaluated_text(text, names, quantized=quantized, all_text=all_text)
@@ -108,6 +109,7 @@ def release(
             progress=show,
             **options.pick(locals(), "profile tokens sequence seed tasks audit sweep device"),
         )
+    remove_answers(None if server is None else server.answers)
     if as_json:
         print_json(decided.as_data())
     else:

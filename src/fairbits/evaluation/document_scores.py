@@ -1,5 +1,6 @@
 """What scores store: sums of every document, and percentiles over the tokens of every language."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.core.records import LARGEST, Amount, Code, Column, Count, check_ordered
+from fairbits.stats.frame import LanguageFrame
+from fairbits.stats.intervals import Estimate
 
 Sums = Annotated[Floats, Column(Amount)]
 
@@ -69,6 +72,14 @@ class DocumentScores:
     def columns(self) -> dict[str, NDArray[Any]]:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in columns.items() if column is not None}
+
+    def shares(self, values: Floats, weights: Floats, least: float = -math.inf) -> dict[str, Estimate]:
+        """Returns Σ values / Σ weights of every language whose documents have weights."""
+        rows = np.isin(self.lang, self.lang[weights > 0])
+        if not rows.any():
+            return {}
+        lang, document, values, weights = self.lang[rows], self.document[rows], values[rows], weights[rows]
+        return LanguageFrame(lang, document, values=values, weights=weights, unit="ratio", least=least).by_language()
 
 
 @dataclass(frozen=True)

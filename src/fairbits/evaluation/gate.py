@@ -214,11 +214,10 @@ def wrong_language_check(scores: Scores, limit: float) -> Check:
     frame = generated.added["wrong"]
     code, share = frame.worst()
     added, after = share.transform(lambda x: 100 * x), generated.share("wrong", "quantized", code)
-    title = f"at most {limit:g} more of 100 answers {WRONG} in any language"
-    measured = f"{code}: {format_estimate(added, f'more of 100 answers {WRONG}')}, {100 * after.value:.3g} in all"
     missing = [lang for lang in scores.languages if lang not in generated.languages]
-    if missing:
-        measured += f", {', '.join(missing)} not measured"
+    but = f" but {', '.join(missing)}, which were not measured" if missing else ""
+    title = f"at most {limit:g} more of 100 answers {WRONG} in any language{but}"
+    measured = f"{code}: {format_estimate(added, f'more of 100 answers {WRONG}')}, {100 * after.value:.3g} in all"
     return decide(title, measured, added, limit=limit, frame=frame, grows=True)
 
 
@@ -358,6 +357,8 @@ def gate(
             max_wrong_language = chosen.wrong_language
         elif quantized.generated is None:
             unread = (f"{profile}: the language of answers was not measured; fairbits evaluate --generate 200 does",)
+        if max_changed > chosen.changed or (max_wrong_language or 0) > chosen.wrong_language:
+            raise InputError(f"the profile {profile} has stricter limits than these; leave the profile or them out")
     limits = check_limits(max_worst, max_mean, max_gap)
     if max_worse is not None:
         in_range("the limit of the difference", max_worse, least=0)

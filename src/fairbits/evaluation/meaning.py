@@ -70,7 +70,7 @@ class Meaning:
         changed, sure = (share and share.transform(lambda x: 100 * x) for share in (shares[code], sure_flips.get(code)))
         assert changed is not None
         added = perplexity[code].transform(lambda x: 1 + x)
-        return cls(code, changed, added, what, others, kl_language, sure, added_words[code])
+        return cls(code, changed, added, what, others, kl_language, sure, added_words.get(code))
 
     @property
     def level(self) -> str:

@@ -48,6 +48,11 @@ class RequestTokenizer:
             for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
             if isinstance(token, int) and token < self.rows
         )  # any of the vocabulary, as padding is masked
+        if tokenizer("a", verbose=False)["input_ids"][1:][-1:] == [tokenizer.eos_token_id]:
+            raise InputError(
+                f"the tokenizer of {checkpoint.target} ends every text with {tokenizer.eos_token!r}, so that choices "
+                "would be compared by that token; set add_eos_token to false in its tokenizer_config.json"
+            )
         self.encode: Callable[[str], Ids] = lru_cache(16)(self._encode)  # a context occurs with every choice
 
     def _encode(self, text: str) -> Ids:
@@ -80,8 +85,12 @@ class RequestTokenizer:
         return before, after
 
     def rolling(self, text: str) -> Iterator[tuple[Ids, Ids]]:
-        """Yields contexts and continuations that together are a text; only the last context is longer than a token."""
+        """Yields contexts and continuations that together are a text; only the last context is longer than a token.
+
+        The start token is not part of the text. lm-eval predicts it, after itself, where a tokenizer adds it.
+        """
         ids = self._encode(text)
+        ids = ids[1:] if ids[:1] == [self.prefix] else ids
         if not ids:
             raise InputError(f"no token stands for the text {text!r:.60}; change it, or leave the item out")
         yield [self.prefix], ids[: self.length]

@@ -187,23 +187,18 @@ class Scores(Shown):
         them changes, resampling documents says nothing: the interval is Wilson's over the tokens.
         """
         docs = self.documents
-        if docs.sure is None or docs.sure_flips is None or not docs.sure.any():
+        if docs.sure is None or docs.sure_flips is None:
             return {}
-        rows = np.isin(docs.lang, docs.lang[docs.sure > 0])
-        lang, document, values, weights = docs.lang[rows], docs.document[rows], docs.sure_flips[rows], docs.sure[rows]
-        frame = LanguageFrame(lang, document, values=values, weights=weights, unit="ratio", least=0.0)
-        return {
-            code: share if share.value else share_estimate(0, int(docs.sure[docs.lang == code].sum()))
-            for code, share in frame.by_language().items()
-        }
+        shares = docs.shares(docs.sure_flips, docs.sure, least=0.0)
+        tokens = {code: int(docs.sure[docs.lang == code].sum()) for code in shares}
+        return {code: share if share.value else share_estimate(0, tokens[code]) for code, share in shares.items()}
 
     @property
     def meaning(self) -> Meaning:
         """What the scores mean for the language whose first choices change most."""
         what = "next tokens" if self.setting.task == "causal" else "predicted tokens"
-        worst_by_kl = self.frame().worst()[0]
         of_language = self.relative_perplexity, self.sure_flips, self.added_words
-        return Meaning.of(self.changed_frame, *of_language, what, worst_by_kl)
+        return Meaning.of(self.changed_frame, *of_language, what, self.frame().worst()[0])
 
     @cached_property
     def interval_notes(self) -> tuple[str, ...]:
@@ -218,11 +213,10 @@ class Scores(Shown):
 
     @cached_property
     def added_words(self) -> dict[str, Estimate]:
-        """The added bits of the same text, relative to the reference's: words that 100 words seem to have more."""
+        """The added bits in percent; a language that the reference predicts with certainty is missing."""
         docs = self.documents
-        added = docs.nll_quantized - docs.nll_reference
-        frame = LanguageFrame(docs.lang, docs.document, values=added, weights=docs.nll_reference, unit="ratio")
-        return {code: share.transform(lambda x: 100 * x) for code, share in frame.by_language().items()}
+        shares = docs.shares(docs.nll_quantized - docs.nll_reference, docs.nll_reference)
+        return {code: share.transform(lambda x: 100 * x) for code, share in shares.items()}
 
     def disparity(self, unit: str = "bits_per_byte", *, measure: str = "divergence") -> Disparity:
         kind, frame = (measure, unit), self.frame(unit, measure=measure)
@@ -360,11 +354,11 @@ class Scores(Shown):
                 damage = self.frame(unit, measure=measure).by_language()
                 columns |= estimate_columns(f"{measure}_{unit}", (damage[code] for code in order))
         columns |= estimate_columns("flips", (self.flips[code] for code in order))
-        if len(self.sure_flips) == len(order):
-            columns |= estimate_columns("sure_flips", (self.sure_flips[code] for code in order))
+        for name, shares in (("sure_flips", self.sure_flips), ("added_words", self.added_words)):
+            if len(shares) == len(order):
+                columns |= estimate_columns(name, (shares[code] for code in order))
         if self.equivalent_bits is not None:
             columns["equivalent_bits"] = [self.equivalent_bits.languages[code].value for code in order]
-        columns |= estimate_columns("added_words", (self.added_words[code] for code in order))
         percentiles = [vars(self.percentiles[code]) for code in order if self.percentiles]
         columns |= {name: [row[name] for row in percentiles] for name in (percentiles or [{}])[0]}
         return data_frame(columns, index="language")
@@ -480,8 +474,10 @@ class Scores(Shown):
             "kl": self.kl[code].to_dict(),
             "percentiles": asdict(self.percentiles[code]) if self.percentiles else None,
             "flips": self.flips[code].to_dict(),
-            "sure_flips": self.sure_flips[code].to_dict() if code in self.sure_flips else None,
-            "added_words": self.added_words[code].to_dict(),
+            **{
+                name: shares[code].to_dict() if code in shares else None
+                for name, shares in (("sure_flips", self.sure_flips), ("added_words", self.added_words))
+            },
         }
 
 

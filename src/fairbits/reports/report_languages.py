@@ -115,7 +115,7 @@ def _costs(scores: Scores, scales: Iterable[str]) -> dict[str, dict[str, Any]]:
             "flips": scores.flips[code].to_dict(),
             "sure_of_100": on_scale(scores.sure_flips[code], CHANGED) if code in scores.sure_flips else None,
             "equivalent_bits": None if bits is None else bits.languages[code].text(bits.bits),
-            "added_words": scores.added_words[code].to_dict(),
+            "added_words": scores.added_words[code].to_dict() if code in scores.added_words else None,
             **(asdict(scores.percentiles[code]) if scores.percentiles else {}),
             "relative_perplexity": scores.relative_perplexity[code].to_dict(),
         }

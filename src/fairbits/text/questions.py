@@ -170,7 +170,8 @@ def negations(documents: Sequence[str], seed: int, code: str) -> list[Question]:
     pattern = re.compile("|".join(sorted(opposites, key=len, reverse=True)), re.IGNORECASE)
     sides: tuple[dict[str, Question], dict[str, Question]] = ({}, {})
     for passage in _passages(documents):
-        able = [match for match in pattern.finditer(passage.sentence) if _alone(passage.sentence, match)]
+        matches = (match for match in pattern.finditer(passage.sentence) if match.group().lower() in opposites)
+        able = [match for match in matches if _alone(passage.sentence, match)]
         if able:
             chosen = able[_draw(len(able), seed, "negation", passage.sentence)]
             word = chosen.group()

@@ -112,7 +112,7 @@ def test_how_it_is_shown() -> None:
     trial = AmountTrial(
         20, 2000, releases=400, false_passes=12, misses=48, undecided_at_limit=380, undecided_at_expected=40
     )
-    answer = Power("small", 10, 5, None, 2, 20, 2000, (trial,), searched=True, seed=0)
+    answer = Power("small", 10, 5, None, 2, 20, 2000, (), (trial,), searched=True, seed=0)
     assert answer.sentence == (
         "2,000 tokens per language decide: of 400 simulated releases at the limit, 3 % pass; of 400 at 5 of 100, "
         "88 % pass."

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -34,11 +34,19 @@ class RunWriter:
     content: dict[str, Any]
 
     @classmethod
-    def open(cls, out: str | Path, model: Identity) -> "RunWriter":
-        """Returns the run of a model in a directory, begun or new; raises if the directory holds something else."""
+    def open(cls, out: str | Path, model: Identity, *, tokenizer: str, ends: Iterable[int]) -> "RunWriter":
+        """Returns the run of a model in a directory, begun or new; raises if the directory holds something else.
+
+        `tokenizer` is the hash of the tokenizer that cuts the items, `ends` are the tokens that end an answer.
+        """
         names = [path.name for path in Path(out).glob(RESULTS)]
         directory = check_directory(out, holding=names or (RESULTS,))
-        identity = {"model": model.fingerprint, "kv_cache": model.kv_cache}
+        identity = {
+            "model": model.fingerprint,
+            "kv_cache": model.kv_cache,
+            "tokenizer": tokenizer,
+            "ends": sorted(ends),
+        }
         if names:
             content = read_object(directory / names[0], finite=False, remedy="give another directory")
             if len(names) > 1 or content.get("fairbits") != identity:

@@ -15,10 +15,10 @@ from fairbits.models.checkpoint import Checkpoint
 
 
 class TaskAnswers:
-    """A model that is asked the items of tasks: how likely texts are, or to continue prompts."""
+    """A model that is asked the items of tasks: how likely texts are, or to continue prompts until one of `ends`."""
 
-    def __init__(self, checkpoint: Checkpoint, tokens: RequestTokenizer, *, device: str) -> None:
-        self._checkpoint, self._tokens, self._device = checkpoint, tokens, device
+    def __init__(self, checkpoint: Checkpoint, tokens: RequestTokenizer, *, ends: frozenset[int], device: str) -> None:
+        self._checkpoint, self._tokens, self._ends, self._device = checkpoint, tokens, ends, device
         self._asked: LikelihoodModel | LocalWriter | None = None
         self.notes: tuple[str, ...] = ()
 
@@ -30,7 +30,7 @@ class TaskAnswers:
         sizes: dict[str, int] = {}  # tokens of a task whose texts are not continued
         for name, (task, some) in items.items():
             if task.output_type == "generate_until":
-                LocalWriter(self._checkpoint, device=self._device)  # raises if it is too large
+                LocalWriter(self._checkpoint, device=self._device, ends=self._ends)  # raises if it is too large
                 self._prompts(task, some)
             else:
                 rows = self._pairs(task, some)
@@ -92,7 +92,7 @@ class TaskAnswers:
         """Returns the text after every prompt, up to the first of the texts that end an answer."""
         if not isinstance(self._asked, LocalWriter):
             self._asked = None  # its weights leave memory first
-            self._asked = LocalWriter(self._checkpoint, device=self._device, keep=True)
+            self._asked = LocalWriter(self._checkpoint, device=self._device, ends=self._ends, keep=True)
         prompts = self._prompts(task, items)
         distinct = list(dict.fromkeys(prompts))
         new = self._asked.tokens(distinct, new_tokens=task.new_tokens, stop=task.until, progress=progress)
