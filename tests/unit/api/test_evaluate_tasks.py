@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -169,9 +170,15 @@ def test_another_run_in_the_directory_is_refused(run, reading_model, tasks, tmp_
         evaluate_tasks(reading_model("llama"), tasks, out=out, limit=3)
     with pytest.raises(InputError, match="has number_fra, texts_eng"):
         evaluate_tasks(reading_model("llama"), tasks, out=out, names=["wind_*"])
+    copy = shutil.copytree(reading_model("llama").directory, tmp_path / "copy")
+    (copy / "generation_config.json").write_text('{"eos_token_id": 5}', "utf-8")
+    with pytest.raises(InputError, match="has the results of another run or model"):
+        evaluate_tasks(copy, tasks, out=out)  # answers would end elsewhere
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="exists and is not empty"):
         evaluate_tasks(reading_model("llama"), tasks, out=tmp_path)
+    with pytest.raises(InputError, match="no task is chosen"):
+        evaluate_tasks(reading_model("llama"), tasks, out=tmp_path / "new", names=[])
 
 
 def test_an_interrupted_run_keeps_finished_tasks(reading_model, tasks, tmp_path, monkeypatch) -> None:

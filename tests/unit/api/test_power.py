@@ -46,6 +46,17 @@ ONE_IS_WORST = {"heb_Hebr": 0.02, "eng_Latn": 0.002, "fin_Latn": 0.003}
 BINOMIAL = pilot(dict.fromkeys(("eng_Latn", "fin_Latn"), 0.01))
 
 
+def test_a_language_whose_text_ended_does_not_make_the_pilot_smaller() -> None:
+    """What is recommended is what `evaluate --tokens` takes: the others get so many tokens."""
+    long = pilot(dict.fromkeys(("eng_Latn", "fin_Latn"), 0.01), documents=40)
+    rows = np.flatnonzero((long.documents.lang == "fin_Latn") | (np.arange(80) < 8))
+    fewer = {name: column[rows] for name, column in long.documents.columns().items()}
+    answer = power(replace(long, documents=DocumentScores(**fewer)), max_changed=50, expected=10, releases=50)
+    assert (answer.pilot_tokens, answer.pilot_documents, answer.short) == (4000, 8, ("eng_Latn",))
+    assert "had less text, so more tokens need more text: eng_Latn" in answer.tables()[0].text()
+    assert power(BINOMIAL, max_changed=50, expected=10, releases=50).short == ()
+
+
 def needed(relative_sd: float, expected: float) -> float:
     """Returns the documents whose mean of `expected` is surely below a limit of 1 in 80 of 100 cases, if normal."""
     reach = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 import fairbits as fb
+from fairbits.api import release as release_module
 from fairbits.api.release import ANSWERS, CARD, JUNIT, PAGE, SCORES, VERDICT, expert_notes, release
 from fairbits.auditing.audit_file import AUDIT
 from fairbits.core.errors import InputError
@@ -63,6 +64,22 @@ def test_a_model_that_is_the_reference_passes(reading_model, tmp_path) -> None:
     decided = fb.release(model, reference=model, out=tmp_path / "release", generate=None, profile="strict", **TEXT)
     assert decided
     assert [check.limit for check in decided.verdict.checks] == [PROFILES["strict"].changed]
+
+
+def test_a_release_that_fails_leaves_the_files_of_the_last_one(reading_model, rounded, tmp_path, monkeypatch) -> None:
+    model, out = reading_model("llama"), tmp_path / "release"
+    assert release(model, reference=model, out=out, generate=None, **TEXT)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr(release_module, "report", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        release(rounded, reference=model, out=out, generate=None, **TEXT)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_an_audit_of_another_model_is_refused_first(reading_model, tmp_path) -> None:
+    model = reading_model("llama")
+    with pytest.raises(InputError, match="is of another model than the reference"):
+        release(model, reference=model, out=tmp_path / "new", audit=RECORDS / "audit.json", **TEXT)
 
 
 def test_what_would_be_wrong_is_refused_before_anything_is_computed(reading_model, tmp_path) -> None:

@@ -304,5 +304,8 @@ def test_a_profile_stands_for_its_limits(draw, name) -> None:
     assert [check.limit for check in result.checks] == [profile.changed]  # no answers were generated
     assert result.checks == gate(scores, max_changed=profile.changed).checks
     assert [check.limit for check in gate(scores, profile=name, max_changed=1).checks] == [1]
+    with pytest.raises(InputError, match=f"the profile {name} has stricter limits"):
+        gate(scores, profile=name, max_changed=90)
+    assert any("the language of answers was not measured" in note for note in result.notes)
     with pytest.raises(InputError, match="profile is 'lax'"):
         gate(scores, profile="lax")

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer, models
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from fairbits.core.errors import InputError
@@ -127,6 +128,29 @@ def test_a_token_over_the_boundary_belongs_to_the_context(reading_model) -> None
         tokens.pair("  ", "b")
     with pytest.raises(InputError, match="no token stands for the text"):
         list(tokens.rolling(""))
+
+
+def adding(template: str) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer that merges, which adds special tokens as the template says."""
+    tokenizer = merging()
+    tokenizer.eos_token = "c"
+    special = [("<s>", 0), ("c", 3)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
+    return tokenizer
+
+
+def test_the_start_token_is_not_predicted(reading_model) -> None:
+    checkpoint = reading_model("llama")
+    assert adding("<s> $A")("ba")["input_ids"] == [0, 2, 1]
+    pairs = [list(RequestTokenizer(checkpoint, tokenizer).rolling("ba")) for tokenizer in (merging(), adding("<s> $A"))]
+    assert pairs[1] == [([0], [2, 1])]
+    assert [after for _, after in pairs[0]] == [after for _, after in pairs[1]]
+
+
+def test_a_tokenizer_that_ends_every_text_is_refused(reading_model) -> None:
+    """Else all choices of one token would be that end."""
+    with pytest.raises(InputError, match="ends every text with 'c'"):
+        RequestTokenizer(reading_model("llama"), adding("$A c"))
 
 
 def test_models_that_cannot_be_asked_are_refused(reading_model) -> None:

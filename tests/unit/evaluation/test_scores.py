@@ -64,6 +64,17 @@ def test_where_no_sure_token_changes_the_interval_is_that_of_the_tokens(draw) ->
     assert shares["eng_Latn"].value == pytest.approx(flips[documents.lang == "eng_Latn"].mean() / 10)
 
 
+def test_a_language_predicted_with_certainty_has_no_added_words(draw) -> None:
+    scores = draw(DAMAGE)
+    documents = scores.documents
+    hebrew = documents.lang == "heb_Hebr"
+    certain = replace(documents, nll_reference=np.where(hebrew, 0.0, documents.nll_reference))
+    changed = replace(scores, documents=certain)
+    assert set(changed.added_words) == set(DAMAGE) - {"heb_Hebr"}
+    assert changed.summary()["languages"]["heb_Hebr"]["added_words"] is None
+    assert "words took before" not in changed.meaning.sentence or changed.meaning.language != "heb_Hebr"
+
+
 def test_percentiles_are_those_of_the_tokens_of_a_language() -> None:
     rng = np.random.default_rng(0)
     lang = np.array(["eng_Latn"] * 5 + ["heb_Hebr"] * 5)

@@ -176,6 +176,11 @@ def test_languages_without_names_or_words_of_negation_are_explained() -> None:
     assert obstacle("negation", "heb_Hebr") is obstacle("name", "eng_Latn") is obstacle("next", "deu_Latn") is None
 
 
+def test_letters_that_do_not_fold_back_are_no_words_of_the_table() -> None:
+    assert negations(["Este es un texto antiguo, ſin embargo, que habla de reyes y de nobles."], 0, "spa_Latn") == []
+    assert negations(["İma mnogo ljudi u gradu i na trgu ove zime."], 0, "hrv_Latn") == []
+
+
 @pytest.mark.parametrize("code", ["eng_Latn", "deu_Latn", "heb_Hebr", "hin_Deva", "spa_Latn", "kor_Hang", "por_Latn"])
 def test_one_word_says_the_opposite_in_each_direction_as_often(code) -> None:
     documents = declaration(code)
