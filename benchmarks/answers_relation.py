@@ -11,7 +11,7 @@ import statsmodels.api
 from matplotlib import pyplot
 
 from fairbits.core.files import write_files
-from fairbits.core.table import Table, render_tables
+from fairbits.core.table import Table
 from fairbits.evaluation.profiles import PROFILES
 from real_figure import COLOURS, STYLE
 
@@ -28,6 +28,7 @@ TITLES = {
 SHARES = (50, 20, 10, 5)
 """One answer in so many changes."""
 RESAMPLES, SEED, LEAST = 2000, 0, 1e-6
+FLOOR = 0.3  # of 100 answers: where the figure shows that none has changed
 Row = Mapping[str, str]
 
 
@@ -82,11 +83,16 @@ class Fit:
 
     @classmethod
     def of(cls, cells: Cells, measure: str) -> "Fit":
-        x, y = np.log(np.maximum(cells.damage[measure], LEAST)), _logit(cells)
-        line = scipy.stats.linregress(x, y)
+        x = np.log(np.maximum(cells.damage[measure], LEAST))
+        both, design = (
+            np.column_stack([cells.changed, cells.items - cells.changed]),
+            np.column_stack([np.ones_like(x), x]),
+        )
+        family = statsmodels.api.families.Binomial()
+        constant, slope = statsmodels.api.GLM(both, design, family=family).fit().params
         noise = np.mean(1 / (cells.changed + 0.5) + 1 / (cells.items - cells.changed + 0.5))
-        rest = np.var(y - line.intercept - line.slope * x, ddof=2) - noise
-        return cls(float(line.intercept), float(line.slope), float(np.sqrt(max(rest, 0.0))), float(np.exp(x.max())))
+        rest = np.var(_logit(cells) - constant - slope * x, ddof=2) - noise
+        return cls(float(constant), float(slope), float(np.sqrt(max(rest, 0.0))), float(np.exp(x.max())))
 
     def logits(self, damage: np.ndarray) -> np.ndarray:
         return self.constant + self.slope * np.log(np.maximum(damage, LEAST))
@@ -236,13 +242,24 @@ def draw(cells: Cells) -> None:
             for colour, model in zip(COLOURS, np.unique(cells.model), strict=False):
                 here = cells.select(cells.model == model)
                 x = np.maximum(here.damage[measure], LEAST)
-                axes.plot(x, 100 * here.changed_share, ".", color=colour, alpha=0.5, markersize=4, label=str(model))
+                axes.plot(
+                    x,
+                    np.maximum(100 * here.changed_share, FLOOR),
+                    ".",
+                    color=colour,
+                    alpha=0.5,
+                    markersize=4,
+                    label=str(model),
+                )
             fit = Fit.of(cells, measure)
             x = np.geomspace(*np.quantile(np.maximum(cells.damage[measure], LEAST), [0, 1]), 100)
             axes.plot(x, 100 * scipy.special.expit(fit.logits(x)), color="#212529", linewidth=1)
             for number in SHARES:
                 axes.axhline(100 / number, color="#adb5bd", linewidth=0.6, linestyle=":")
             axes.set(xscale="log", yscale="log", xlabel=TITLES[measure])
+            axes.set_ylim(bottom=0.8 * FLOOR)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter("{x:g}")
         panels[0].set_ylabel("changed answers, of 100")
         panels[0].legend(frameon=False, fontsize=8)
         canvas.savefig(FIGURE, dpi=160)
@@ -255,11 +272,8 @@ def write_page(rows: Sequence[Row]) -> None:
     tables = [make(cells) for make in (rank_table, mixed_table, prediction_table, limit_table, profile_table)]
     tables.append(kind_table(rows))
     draw(cells)
-    for table in render_tables(tables):
-        print(table)
-    if not PAGE.exists():
-        return
+    parts = "\n\n".join(table.markdown() for table in tables)
+    print(parts)
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    parts = "\n\n".join(f"**{table.title}**\n\n{table.markdown()}" for table in tables)
     write_files({PAGE: f"{before}{BEGIN}\n\n{parts}\n\n{END}{rest.split(END)[1]}".encode()})
