@@ -199,7 +199,8 @@ def profile_table(cells: Cells) -> Table:
     ]
     for name, profile in PROFILES.items():
         passed = [bool(release.damage["changed"].max() <= profile.changed) for release in releases]
-        row = [name, f"{profile.changed:g}", f"{sum(passed)} of {len(passed)}"]
+        share = scipy.special.expit(Fit.of(cells, "changed").logits(np.array(profile.changed)))
+        row = [name, f"{profile.changed:g}", f"1 in {1 / share:.0f}", f"{sum(passed)} of {len(passed)}"]
         for which in (True, False):
             group = [release for release, passes in zip(releases, passed, strict=True) if passes is which]
             means = [100 * release.changed.sum() / release.items.sum() for release in group]
@@ -208,10 +209,12 @@ def profile_table(cells: Cells) -> Table:
         lines.append(tuple(row))
     answers = ("all languages", "worst language")
     headers = (
-        *("profile", "limit, changed tokens of 100", "variants that keep it"),
+        *("profile", "limit, changed tokens of 100", "answers that change there", "variants that keep it"),
         *(f"changed answers of 100, {where}: {which}" for which in ("kept", "not kept") for where in answers),
     )
-    below = ("Without intervals: the gate itself is stricter, as it passes only what certainly keeps the limit.",)
+    below = (
+        "Answers by the line of the figure. Variants without intervals: the gate itself is stricter, as it passes only what certainly keeps the limit.",
+    )
     return Table("Profiles", headers, tuple(lines), below)
 
 
