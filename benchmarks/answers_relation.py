@@ -213,7 +213,8 @@ def profile_table(cells: Cells) -> Table:
         *(f"changed answers of 100, {where}: {which}" for which in ("kept", "not kept") for where in answers),
     )
     below = (
-        "Answers by the line of the figure. Variants without intervals: the gate itself is stricter, as it passes only what certainly keeps the limit.",
+        "Answers by the line of the figure. Variants without intervals: the gate itself is stricter, as it passes only "
+        "what certainly keeps the limit.",
     )
     return Table("Profiles", headers, tuple(lines), below)
 
