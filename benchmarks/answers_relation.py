@@ -28,6 +28,7 @@ TITLES = {
 SHARES = (50, 20, 10, 5)
 """One answer in so many changes."""
 RESAMPLES, SEED, LEAST = 2000, 0, 1e-6
+DENSE = 5  # answers that are expected to change, so that the logarithm of their odds is nearly normal
 FLOOR = 0.3  # of 100 answers: where the figure shows that none has changed
 Row = Mapping[str, str]
 
@@ -90,9 +91,13 @@ class Fit:
         )
         family = statsmodels.api.families.Binomial()
         constant, slope = statsmodels.api.GLM(both, design, family=family).fit().params
-        noise = np.mean(1 / (cells.changed + 0.5) + 1 / (cells.items - cells.changed + 0.5))
-        rest = np.var(_logit(cells) - constant - slope * x, ddof=2) - noise
-        return cls(float(constant), float(slope), float(np.sqrt(max(rest, 0.0))), float(np.exp(x.max())))
+        rest, dense = (
+            _logit(cells) - constant - slope * x,
+            cells.items * scipy.special.expit(constant + slope * x) >= DENSE,
+        )
+        noise = np.mean((1 / (cells.changed + 0.5) + 1 / (cells.items - cells.changed + 0.5))[dense])
+        spread = float(np.sqrt(max(np.var(rest[dense], ddof=2) - noise, 0.0)))
+        return cls(float(constant), float(slope), spread, float(np.exp(x.max())))
 
     def logits(self, damage: np.ndarray) -> np.ndarray:
         return self.constant + self.slope * np.log(np.maximum(damage, LEAST))
