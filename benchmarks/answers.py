@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> None:
                 scores = checkpoint_scores(after, predictions, reference=before, device=options.device)
                 scores.save(place.scores(variant))
                 _answer(after, place, variant, options)
-            except Exception as problem:
+            except Exception as problem:  # one variant that cannot be made must not end hours of others
                 traceback.print_exception(problem)
                 continue
             finally:

@@ -141,6 +141,11 @@ def _open_tasks(tasks: str | Path, names: Iterable[str] | None, limit: int | Non
     chosen = read_tasks(tasks, names)
     if not chosen:
         raise InputError("no task is chosen; name one, or none for all")
+    for task in chosen:
+        if Path(task.task).name != task.task:
+            raise InputError(
+                f"{task.path}: the task {task.task!r:.60} would be files elsewhere; its name must have no /"
+            )
     return {task.task: (task, read_items(task, limit)) for task in chosen}
 
 

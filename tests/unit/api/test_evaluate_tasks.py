@@ -259,6 +259,15 @@ def test_what_the_command_refuses(command, rounded, tasks, tmp_path) -> None:
     assert "for a running server use lm-eval" in " ".join(served[2].split())
 
 
+def test_a_task_whose_files_would_be_elsewhere_is_refused_first(reading_model, tasks, tmp_path) -> None:
+    copy = shutil.copytree(tasks, tmp_path / "tasks")
+    file = copy / "wind_eng.yaml"
+    file.write_text(file.read_text("utf-8").replace("task: wind_eng", "task: x/../../wind_eng"), "utf-8")
+    with pytest.raises(InputError, match="its name must have no /"):
+        evaluate_tasks(reading_model("llama"), copy, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_language_that_no_name_says_is_asked_for_before_models_are_read(tasks, tmp_path, monkeypatch) -> None:
     for name in ("wind_eng.yaml", "wind_eng.jsonl"):
         (tmp_path / name).write_bytes((tasks / name).read_bytes())
