@@ -176,9 +176,9 @@ def decode(
     batch: Sequence[PendingChoice],
     *,
     halted: Callable[[], bool],
-    on_first_token: Callable[[float], None],
+    on_token: Callable[[PendingChoice], None],
 ) -> None:
-    """Decodes choices with the same batch key together, until `halted`; reports the seconds to each first token."""
+    """Decodes choices with the same batch key together, until `halted`; reports each token before it is handed out."""
     sampling, most = batch[0].sampling, max(choice.max_tokens for choice in batch)
     # the sampling defaults of the model do not apply
     options: dict[str, Any] = {"do_sample": sampling.temperature != 0, "num_beams": 1, "max_new_tokens": most or 1}
@@ -193,8 +193,7 @@ def decode(
         for writer, token in zip(writers, input_ids[:, -1].tolist(), strict=True):
             if writer.done or writer.choice.cancelled or stop:
                 continue
-            if writer.choice.tokens == 0:
-                on_first_token(perf_counter() - writer.choice.arrived_at)
+            on_token(writer.choice)
             writer.add(token)
         ended = [stop or writer.done or writer.choice.cancelled for writer in writers]
         return torch.tensor(ended, device=input_ids.device)

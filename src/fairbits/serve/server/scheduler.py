@@ -161,7 +161,10 @@ class Scheduler:
             if before != overlay:
                 metrics.switches.inc()
                 metrics.switch_seconds.inc(perf_counter() - began)
-            first_token = metrics.first_token.observe
-            decode(model, self._model.tokenizer, batch, halted=lambda: self._halted, on_first_token=first_token)
-        metrics.tokens.labels(overlay).inc(sum(choice.tokens for choice in batch))
+            decode(model, self._model.tokenizer, batch, halted=lambda: self._halted, on_token=self._count_token)
         metrics.cancelled.inc(sum(choice.cancelled for choice in batch))
+
+    def _count_token(self, choice: PendingChoice) -> None:
+        if choice.tokens == 0:
+            self._metrics.first_token.observe(perf_counter() - choice.arrived_at)
+        self._metrics.tokens.labels(choice.served.overlay).inc()
