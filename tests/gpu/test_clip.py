@@ -8,7 +8,7 @@ import torch
 from clip_cases import MISSED, adversarial, heavy_tailed, importances, lognormal
 
 from clip_gpu import count_differences
-from fairbits.models.io.compressed_tensors import pack_codes
+from fairbits.models.io.layer_files import pack_codes
 from fairbits.models.scales.exact_clip import clip_blocks, device_steps, minimax_blocks, minimax_groups, triton_search
 from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import choose_scales, round_to_nearest

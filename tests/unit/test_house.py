@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src"
-LINES = {"fairbits": 50_800, "fairbits_research": 13_600}
-FILES = {"fairbits": 304}
+LINES = {"fairbits": 51_600, "fairbits_research": 13_600}
+FILES = {"fairbits": 306}
 """The limits of CONTRIBUTING.md, which says what each rise was for."""
 VAGUE = {"each", "found", "own", "said", "given", "made", "known", "told", "came", "beside"}
 """Words that do not say what a variable is."""

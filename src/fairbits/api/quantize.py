@@ -353,6 +353,9 @@ def quantize_into(
 def _format_entries(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
     """Returns the quantization_config; raises if the quantized model could not be saved."""
     check_storable(checkpoint, plan.schemes)
+    other = next((scheme.format for scheme in plan.schemes.values() if scheme.format != "integer"), None)
+    if other is not None:
+        raise InputError(f"a model in memory holds integers, and the plan says {other}: write it with out=…")
     parts = split_index(checkpoint, plan.schemes).parts
     if parts:
         raise InputError(

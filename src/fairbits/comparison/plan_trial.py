@@ -69,7 +69,7 @@ class PlanTrial:
             text = tokenize_corpus(self.checkpoint, corpus, request=plan.calibration.request)
         with self.swapped:
             for block in execute_plan(self.checkpoint, plan, text=text, device=self.device, progress=progress):
-                self.swapped.replace(block.layers)
+                self.swapped.replace(block.layers, plan.schemes)
                 results += block.results
                 learned = block.learned or learned
             seconds = time.perf_counter() - start

@@ -25,7 +25,7 @@ from fairbits.core.records import read_object
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.architecture.parameter_mapping import expert_slices, stacked_experts
 from fairbits.models.checkpoint import QUANTIZED, Checkpoint
-from fairbits.models.io.compressed_tensors import layer_tensors
+from fairbits.models.io.layer_files import layer_tensors
 from fairbits.models.io.safetensors_files import DTYPES, StoredTensor, TensorInfo
 from fairbits.models.scales.groups import Codes, divisors, split_like
 from fairbits.models.streaming_model import StreamingModel

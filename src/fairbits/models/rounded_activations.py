@@ -12,10 +12,14 @@ import torch
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize  # type: ignore[import-untyped]
 from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
+from fairbits.models.io.layer_files import named_scheme
 from fairbits.models.kv_cache import store_rounded
+from fairbits.models.scales.groups import Codes
+from fairbits.models.scales.scheme import Scheme
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +58,35 @@ class Rounding:
         return None if value is None else value.reshape(1).to(like.device)
 
 
-def round_layer(module: nn.Module, rounding: Rounding) -> None:
-    """Makes a layer round what it gets and what it returns."""
+def scheme_rounding(scheme: Scheme, codes: Codes) -> Rounding:
+    """Returns how a layer that is stored with these codes rounds its inputs."""
+    return Rounding(named_scheme(scheme.format, ()).input_activations, values=codes.constants)
+
+
+class _RoundedInputs(torch.autograd.Function):
+    """Inputs as they are rounded, whose backward pass takes the rounding as the identity."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor, rounding: Rounding) -> Tensor:
+        return rounding.rounded(x, "input")
+
+    @staticmethod
+    def backward(_ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+def round_layer(module: nn.Module, rounding: Rounding) -> list[RemovableHandle]:
+    """Makes a layer round what it gets and what it returns; returns what undoes it."""
+    handles = []
     if rounding.inputs is not None:
-        module.register_forward_pre_hook(partial(_round_inputs, rounding=rounding))
+        handles.append(module.register_forward_pre_hook(partial(_round_inputs, rounding=rounding)))
     if rounding.outputs is not None:
-        module.register_forward_hook(partial(_round_output, rounding=rounding))
+        handles.append(module.register_forward_hook(partial(_round_output, rounding=rounding)))
+    return handles
 
 
 def _round_inputs(_module: nn.Module, inputs: tuple[Tensor, ...], *, rounding: Rounding) -> tuple[Tensor, ...]:
-    return (rounding.rounded(inputs[0], "input"), *inputs[1:])
+    return (_RoundedInputs.apply(inputs[0], rounding), *inputs[1:])  # type: ignore[no-untyped-call]
 
 
 def _round_output(_module: nn.Module, _inputs: Any, output: Tensor, *, rounding: Rounding) -> Tensor:

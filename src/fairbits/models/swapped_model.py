@@ -1,17 +1,22 @@
 """SwappedModel: a loaded model whose linear layers are replaced in place, and restored bit for bit."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.architecture.parameter_mapping import is_replaced
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.rounded_activations import round_layer, scheme_rounding
 from fairbits.models.scales.groups import Codes, dequantize_in_float32
+from fairbits.models.scales.scheme import Scheme
 
+NO_SCHEMES: Mapping[str, Scheme] = MappingProxyType({})
 GATED_EXPERTS = {"mlp_gate": "gate_up_proj", "mlp_up": "gate_up_proj", "mlp_down": "down_proj"}
 PLAIN_EXPERTS = {"mlp_up": "up_proj", "mlp_down": "down_proj"}
 """The parameter in which a module of experts stacks the matrices of a role, with gates and without."""
@@ -28,6 +33,7 @@ class SwappedModel:
         self.checkpoint, self.model = checkpoint, model
         self.as_written = as_written
         self._replaced: set[str] = set()
+        self._hooks: dict[str, list[RemovableHandle]] = {}
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, device: str = "cpu", as_written: bool = False) -> "SwappedModel":
@@ -38,9 +44,14 @@ class SwappedModel:
                     parameter.data.copy_(parameter.data.to(checkpoint.scale_dtype))
         return cls(checkpoint, model, as_written=as_written)
 
-    def replace(self, layers: Mapping[str, Codes | Tensor]) -> None:
-        """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in)."""
+    def replace(self, layers: Mapping[str, Codes | Tensor], schemes: Mapping[str, Scheme] = NO_SCHEMES) -> None:
+        """Replaces linear layers or embeddings, with heads tied to them, by codes or matrices (out, in).
+
+        Layers round their inputs if their `schemes` say so.
+        """
         for name, new in layers.items():
+            if isinstance(new, Codes) and name in schemes and schemes[name].inputs != "kept":
+                self._round_inputs(name, new, schemes[name])
             W = new if isinstance(new, Tensor) else dequantize_in_float32(new) if self.as_written else new.dequantized
             parameter = self._parameter(name, tuple(W.shape))
             self._replaced.add(name)  # before anything is written, so that an interrupted write is restored too
@@ -52,6 +63,8 @@ class SwappedModel:
             stored = self.checkpoint.read_kept(name) if self.as_written else self.checkpoint.read(name)
             W = stored.T if self.checkpoint.architecture.weights[name].transposed else stored
             self._parameter(name, tuple(W.shape)).copy_(W)
+            for handle in self._hooks.pop(name, []):
+                handle.remove()
             self._replaced.discard(name)
 
     def __enter__(self) -> "SwappedModel":
@@ -59,6 +72,15 @@ class SwappedModel:
 
     def __exit__(self, *_: object) -> None:
         self.restore()
+
+    def _round_inputs(self, name: str, codes: Codes, scheme: Scheme) -> None:
+        weight = self.checkpoint.architecture.weights[name]
+        if weight.expert is not None:
+            raise InputError(
+                f"{scheme.format} rounds the inputs of every expert, which a model in memory cannot do here: write the "
+                "quantized model and evaluate that"
+            )
+        self._hooks[name] = round_layer(self.model.get_submodule(weight.module), scheme_rounding(scheme, codes))
 
     def _parameter(self, name: str, shape: tuple[int, ...]) -> Tensor:
         weight = self.checkpoint.architecture.weights[name]

@@ -23,7 +23,7 @@ from fairbits.forward.batches import batches
 from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.scales.groups import Codes, scheme_grid
+from fairbits.models.scales.groups import Codes
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq.block_rounding import Finished, RoundedBlock, layer_result, matrix
 from fairbits.quantization.gptq.engine import ONE_PROCESS, check_plan, round_model
@@ -153,7 +153,7 @@ class _PlanLearner:
         """Returns the state after learning the layers of all blocks; experts and other layers keep their codes."""
         weights = self.checkpoint.architecture.weights
         start = {
-            name: (codes, scheme_grid(self.plan.schemes[name]))
+            name: (codes, self.plan.schemes[name])
             for name, codes in rounded.items()
             if weights[name].block is not None and weights[name].expert is None
         }

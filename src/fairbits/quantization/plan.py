@@ -40,7 +40,7 @@ from fairbits.core.records import (
 )
 from fairbits.core.table import Cell, Shown, Table, data_frame, dim, notes_table
 from fairbits.core.units import megabytes
-from fairbits.models.scales.scheme import Clip, Group, Objective, Rounding, Scheme, WeightGrid
+from fairbits.models.scales.scheme import Clip, FormatName, Group, Objective, Rounding, Scheme, WeightGrid
 from fairbits.text.corpus import Corpus, TextRequest
 from fairbits.text.language_codes import language_from_code
 
@@ -89,6 +89,7 @@ class LayerEntry:
     clip: Clip = "exact"
     objective: Objective | None = None
     rounding: Rounding = "nearest"
+    format: FormatName = "integer"
 
     @classmethod
     def of(cls, layer: LayerPlan) -> "LayerEntry":
@@ -98,8 +99,15 @@ class LayerEntry:
     def layer(self) -> LayerPlan:
         if self.bits is None:
             return LayerPlan(self.name, self.block, self.role)
-        scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding)
+        scheme = Scheme(self.bits, self.group, self.clip, self.grid, self.objective, self.rounding, self.format)
         return LayerPlan(self.name, self.block, self.role, scheme)
+
+
+def _layer_data(layer: LayerPlan) -> dict[str, Any]:
+    data = asdict(LayerEntry.of(layer))
+    if data["format"] == "integer":  # as in files of before
+        del data["format"]
+    return data
 
 
 def schemes_by_name(layers: Iterable[LayerPlan]) -> dict[str, Scheme]:
@@ -118,6 +126,7 @@ class LayerResult:
     weight_error: NonNegative  # ‖ΔW‖² / ‖W‖²
     error: Mapping[Code, NonNegative] = field(default_factory=dict)  # E‖ΔW x‖² / E‖W x‖² in the quantized model
     notes: tuple[str, ...] = ()  # one on every fall-back
+    largest_input: Mapping[Code, NonNegative] = field(default_factory=dict)  # |x|, if a scale of inputs is in the file
 
     def __post_init__(self) -> None:
         check_ordered("alpha", self.alpha)
@@ -205,11 +214,12 @@ def _alike(layers: Iterable[LayerPlan]) -> Iterator[tuple[str, list[LayerPlan]]]
 
 def _scheme_cells(scheme: Scheme) -> tuple[str, ...]:
     clip = scheme.clip if isinstance(scheme.clip, str) else "stated α"
-    return str(scheme.bits), str(scheme.group), clip, scheme.objective or "–", scheme.rounding
+    bits = str(scheme.bits) if scheme.format == "integer" else scheme.format
+    return bits, str(scheme.group), clip, scheme.objective or "–", scheme.rounding
 
 
 def _stored_bytes(layers: Iterable[LayerPlan], checkpoint: "Checkpoint") -> int:
-    from fairbits.models.io.compressed_tensors import layer_bytes
+    from fairbits.models.io.layer_files import layer_bytes
 
     weights, dtype = checkpoint.architecture.weights, checkpoint.scale_dtype
     return sum(
@@ -280,7 +290,7 @@ class Plan(Shown):
             if (result := results.get(row["name"])) is not None:
                 row |= {"weight_error": result.weight_error, **result.error}
             if row["bits"] is None:
-                row |= dict.fromkeys(("group", "grid", "clip", "objective", "rounding"))
+                row |= dict.fromkeys(("group", "grid", "clip", "objective", "rounding", "format"))
         return data_frame({key: [row[key] for row in rows] for key in rows[0]}, index="name")
 
     def plot(self) -> Figure:
@@ -375,7 +385,7 @@ class Plan(Shown):
 
     def as_data(self) -> dict[str, Any]:
         content = asdict(replace(self, layers=(), results=()))
-        content["layers"] = tuple(asdict(LayerEntry.of(layer)) for layer in self.layers)
+        content["layers"] = tuple(map(_layer_data, self.layers))
         content["results"] = tuple(map(asdict, self.results))
         if self.calibration is not None and self.calibration.source is None:
             del content["calibration"]["source"]

@@ -186,9 +186,9 @@ def test_variants() -> None:
     assert variant("laaciq:language=nan").options == {"language": "nan"}  # Min Nan
     for text, message in (
         ("best", "policy"),
-        ("rtn:distribution=laplace", "where the options are group"),
-        ("rtn:bits=3", "where the options are group"),
-        ("allocate:avg_bits=4.25", "where the options are group"),
+        ("rtn:distribution=laplace", "where the options are (scheme, )?group"),
+        ("rtn:bits=3", "where the options are (scheme, )?group"),
+        ("allocate:avg_bits=4.25", "where the options are (scheme, )?group"),
         ("gptq:mix=eng=2+heb", "weights are"),
         ("gptq:mix", "name:option=value"),
     ):

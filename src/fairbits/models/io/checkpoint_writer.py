@@ -37,15 +37,9 @@ from fairbits.core.memory import WAITING_BLOCKS
 from fairbits.core.progress import Progress
 from fairbits.core.records import Digest, FileName, Kind, Name, Positive, StoredBits, check_record, read_object
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import (
-    check_storable,
-    layer_tensors,
-    planned_bytes,
-    quantization_config,
-    read_packed,
-    split_index,
-)
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, split_index
 from fairbits.models.io.file_names import CONFIG, INDEX_SUFFIX
+from fairbits.models.io.layer_files import layer_tensors, read_layer
 from fairbits.models.io.safetensors_files import EXPLICIT, Piece, in_memory, map_tensor, read_header, write_tensors
 from fairbits.models.scales.groups import Codes, check_planned
 from fairbits.models.scales.scheme import Scheme
@@ -186,7 +180,8 @@ class QuantizedWriter:
             shard, extra = map(_mapped, self._files(index))
             shard |= self._apart.shapes
             names = self._blocks.get(index, [])
-            layers = {name: read_packed(shard, name, bits=self.schemes[name].bits) for name in names}
+            weights = self.checkpoint.architecture.weights
+            layers = {name: read_layer(shard, weights[name], self.schemes[name]) for name in names}
             for name, codes in layers.items():
                 self._check_planned(name, codes)
         except InputError:
@@ -312,7 +307,8 @@ class QuantizedWriter:
     def _tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
         self._check_planned(name, codes)
         weight = self.checkpoint.architecture.weights[name]
-        tensors = layer_tensors(weight, codes, tied=self.checkpoint.architecture.tied_parameters(name))
+        tied = self.checkpoint.architecture.tied_parameters(name)
+        tensors = layer_tensors(weight, codes, self.schemes[name], tied=tied)
         return {name: tensor for name, tensor in tensors.items() if name not in self._apart.shapes}
 
     def _check_planned(self, name: str, codes: Codes) -> None:

@@ -1,16 +1,6 @@
-"""The layouts of compressed-tensors: `pack-quantized` for a linear layer, whole bytes for what cannot be packed.
+"""Checkpoints in the formats of compressed-tensors: what can be stored, and what config.json and the indices say.
 
-A layer X.weight (out, in) is stored as
-
-    X.weight_packed  int32 (out, ⌈in·bits/32⌉): code j + 2^(bits−1) at bits [j·bits, (j+1)·bits) of its row
-    X.weight_scale   (out, groups), in the type that the loader computes in
-    X.weight_shape   int64 (2,)
-
-transformers 5.22 loads neither embeddings nor the linear layers of T5 and its like in this form. They are stored as
-whole bytes (`int-quantized`): X.weight int8 (out, in) and X.weight_scale. A head that is tied to an embedding has no
-weight, and a copy of the scale.
-
-The `quantization_config` in config.json says which layer is stored how.
+The `quantization_config` in config.json says which layer is stored how; `layer_files` has the tensors of each.
 
 Some tensors may be read by only one of two loaders, so that a checkpoint may have two indices:
 
@@ -23,7 +13,6 @@ Some tensors may be read by only one of two loaders, so that a checkpoint may ha
 
 import copy
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -33,43 +22,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compressed_tensors.compressors.pack_quantized import unpack_from_int32  # type: ignore[import-untyped]
-from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
+from compressed_tensors.quantization import (  # type: ignore[import-untyped]
+    QuantizationConfig,
+)
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
 from fairbits.core.files import write_whole
-from fairbits.core.memory import GPU_PACKED_WEIGHTS, PACKED_WEIGHTS
 from fairbits.models.architecture.architecture import Architecture, Weight
 from fairbits.models.architecture.meta_model import initializes
 from fairbits.models.architecture.parameter_mapping import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.file_names import INDEX, INDEX_SUFFIX
+from fairbits.models.io.layer_files import BYTES, PACKED, layer_bytes, layout, named_scheme
 from fairbits.models.io.safetensors_files import EXPLICIT, StoredTensor, in_memory, read_header, write_tensors
-from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import BYTE_BITS, Scheme
 
-PACKED, BYTES, MIXED = "pack-quantized", "int-quantized", "mixed-precision"
-WORD_BITS = 32
-SHAPE_BYTES = 2 * torch.int64.itemsize
-
-
-def layer_tensors(weight: Weight, codes: Codes, *, tied: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """Returns the tensors of a file that hold a layer; `tied` are the other parameters that are the same tensor."""
-    if not weight.in_whole_bytes:
-        return packed_tensors(weight.name, codes)
-    scaled = (weight.name, *tied) if weight.is_embedding else (weight.name,)
-    return {weight.name: codes.codes.contiguous(), **{f"{name}_scale": codes.scales.contiguous() for name in scaled}}
-
-
-def layer_bytes(weight: Weight, scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
-    """Returns the bytes of these tensors; packed they are out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16."""
-    out, columns = weight.shape
-    scale_bytes = out * scheme.groups(columns) * dtype.itemsize
-    if weight.in_whole_bytes:
-        return out * columns + scale_bytes * (1 + tied if weight.is_embedding else 1)
-    return out * math.ceil(columns * scheme.bits / WORD_BITS) * (WORD_BITS // 8) + scale_bytes + SHAPE_BYTES
+MIXED = "mixed-precision"
 
 
 def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
@@ -82,63 +52,6 @@ def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
         elif name not in checkpoint.tied_copies:
             total += checkpoint.kept_info(name).nbytes
     return total
-
-
-def packed_tensors(name: str, codes: Codes) -> dict[str, Tensor]:
-    """Returns the tensors of a file that hold the linear layer `name`, X.weight."""
-    room = GPU_PACKED_WEIGHTS if codes.codes.is_cuda else PACKED_WEIGHTS
-    rows = torch.split(codes.codes, max(1, room // max(1, codes.codes.shape[1])))
-    packed = torch.cat([pack_codes(part, codes.bits) for part in rows])
-    shape = torch.tensor(codes.codes.shape, dtype=torch.int64)
-    return {f"{name}_packed": packed, f"{name}_scale": codes.scales.contiguous(), f"{name}_shape": shape}
-
-
-def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Returns codes (out, in) as int32 words (out, ⌈in·bits/32⌉), on their device.
-
-    `pack_to_int32` in compressed-tensors makes the same words, adding up the bits of each word by a scatter. Here
-    32 codes fill `bits` words exactly, and every code is shifted to its place in one word, or in two.
-    """
-    out, columns = codes.shape
-    whole = -(-columns // WORD_BITS) * WORD_BITS
-    unsigned = (codes.to(torch.int16) + 2 ** (bits - 1)).to(torch.uint8)
-    unsigned = torch.nn.functional.pad(unsigned, (0, whole - columns)).reshape(out, -1, WORD_BITS)
-    words = torch.zeros(out, unsigned.shape[1], bits, dtype=torch.int32, device=codes.device)
-    for j in range(WORD_BITS):
-        word, shift = divmod(j * bits, WORD_BITS)
-        code = unsigned[:, :, j].to(torch.int32)
-        words[:, :, word] |= code << shift
-        if shift + bits > WORD_BITS:
-            words[:, :, word + 1] |= code >> (WORD_BITS - shift)
-    return words.reshape(out, -1)[:, : -(-columns * bits // WORD_BITS)].contiguous()
-
-
-def read_packed(tensors: Mapping[str, Tensor], name: str, *, bits: int) -> Codes:
-    """Returns the codes of `bits` bits that `layer_tensors` stored."""
-    try:
-        scales = tensors[f"{name}_scale"].clone()
-        if name in tensors:
-            return Codes(tensors[name].clone(), scales, bits)
-        packed, shape = tensors[f"{name}_packed"], tensors[f"{name}_shape"]
-    except KeyError as missing:
-        raise InputError(f"{missing.args[0]} is missing; a quantized {name} must have it: write it again") from None
-    columns = _columns(name, packed, shape, bits)
-    rows = torch.split(packed, max(1, PACKED_WEIGHTS // max(1, columns)))
-    codes = [unpack_from_int32(part, bits, torch.Size((len(part), columns))) for part in rows]
-    return Codes(torch.cat(codes), scales, bits)
-
-
-def _columns(name: str, packed: Tensor, shape: Tensor, bits: int) -> int:
-    """Returns the columns of a packed layer, or of some of its rows, if its words hold that many codes."""
-    stated, words = shape.tolist(), packed.dtype == torch.int32 and packed.ndim == 2
-    if words and shape.dtype == torch.int64 and shape.shape == (2,) and stated[1] > 0:
-        columns = int(stated[1])
-        if packed.shape[1] == -(-columns * bits // WORD_BITS):
-            return columns
-    raise InputError(
-        f"{name}_packed is {packed.dtype} {list(packed.shape)} and {name}_shape says {stated!s:.60}; a row must hold "
-        f"{bits} bits for every code in whole words: write it again"
-    )
 
 
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -193,6 +106,11 @@ def why_not_storable(weight: Weight, scheme: Scheme) -> str | None:
         )
     if weight.transposed:
         return _not_linear(weight, "transposed (in, out), like GPT-2's Conv1D")
+    if weight.needs_weight and scheme.format != "integer":
+        return (
+            f"{weight.name} was to be stored as {scheme.format}; transformers loads only integers of {BYTE_BITS} bits "
+            "into this class, whose code asks for X.weight: leave --scheme out"
+        )
     if weight.needs_weight and scheme.bits != BYTE_BITS:
         return (
             f"{weight.name} was to have {scheme.bits} bits, but transformers does not load packed weights into this "
@@ -234,6 +152,8 @@ def _check_fused(architecture: Architecture, stored: Mapping[str, Scheme]) -> No
 def _in_words(scheme: Scheme | None) -> str:
     if scheme is None:
         return "kept"
+    if scheme.format != "integer":
+        return scheme.format
     return f"{scheme.bits} bits, {'per channel' if scheme.group_size is None else f'group {scheme.group_size}'}"
 
 
@@ -283,18 +203,18 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
     for name, scheme in stored.items():
         (tables if weights[name].is_embedding else layers)[scheme].append(name)
     inside = {scheme for scheme, names in layers.items() if any(weights[name].block is not None for name in names)}
-    layout = BYTES if all(weights[name].in_whole_bytes for names in layers.values() for name in names) else PACKED
     groups: list[dict[str, Any]] = []
     for scheme in sorted(tables, key=lambda scheme: scheme.group_size or 0):
         modules = {module for name in tables[scheme] for module in _modules(architecture, name)}
-        groups.append(_group(sorted(modules), scheme, BYTES))
+        groups.append(_group(sorted(modules), scheme, BYTES))  # embeddings are whole bytes
     for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
         members = [weights[name] for name in layers[scheme]]
         heads = {weight.module for weight in members if weight.block is None}
         experts = any(weight.expert is not None for weight in members)
         alike = [*EXPERT_TARGETS * experts, *sorted(heads), "Linear"]
         targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
-        groups.append(_group(targets, scheme, layout))
+        # of T5 and its like some layers are whole bytes, and others packed
+        groups.append(_group(targets, scheme, max(layout(weight, scheme) for weight in members)))
     layouts = {group["format"] for group in groups}
     dense = any(scheme.bits not in (2, 4, 8) for scheme in stored.values())
     entry = {
@@ -316,6 +236,8 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
 
 
 def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
+    if scheme.format != "integer":
+        return {**named_scheme(scheme.format, targets).model_dump(mode="json"), "format": layout}
     weights = {
         "num_bits": scheme.bits,
         "type": "int",
@@ -398,7 +320,8 @@ def split_index(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> SplitI
     """Returns the shapes that vLLM cannot load, and what transformers joins, of a checkpoint that is quantized."""
     architecture = checkpoint.architecture
     end = REARRANGED.get(architecture.family)
-    packed = [architecture.weights[name] for name in schemes if not architecture.weights[name].in_whole_bytes]
+    weights = [architecture.weights[name] for name in schemes]
+    packed = [weight for weight in weights if layout(weight, schemes[weight.name]) == PACKED]
     unread = [weight for weight in packed if end is not None and weight.module.endswith(end)]
     model = checkpoint.meta_model()
     groups, conversions = joined_groups(model, architecture), Conversions(model)

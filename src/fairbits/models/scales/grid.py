@@ -1,4 +1,6 @@
-"""The integer grids, on numpy arrays; `groups.py` rounds tensors to them.
+"""The numbers that weights are rounded to; `groups.py` rounds tensors to them.
+
+The integer grids, on numpy arrays:
 
 | kind        | codes k                       | value     | clip threshold α      |
 |-------------|-------------------------------|-----------|-----------------------|
@@ -8,11 +10,16 @@
 
 `symmetric` is the grid of the research notes, `twos` the one that INT4 kernels store.
 On `twos` the step may be negative, which moves the extra code to the other side.
+
+The numbers of a floating-point grid are counted through: code k is the k-th number above 0, and −k its negative. So
+codes are as dense as integers, and |k| is the number as it is stored, exponent bits first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from types import MappingProxyType
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from fairbits.core.array_checks import Floats
 from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
+from fairbits.models.scales.scheme import Numbers
 
 GridKind = Literal["symmetric", "twos", "midrise"]
 CodeArray = NDArray[np.int16]
@@ -29,6 +37,7 @@ CodeArray = NDArray[np.int16]
 class Grid:
     """A uniform grid of `bits` bits; a step turns its codes into values."""
 
+    numbers: ClassVar[Numbers] = "int"
     bits: int
     kind: GridKind = "symmetric"
 
@@ -83,3 +92,53 @@ class Grid:
         """Returns the grid value nearest to each x: (code + offset)·step."""
         levels: Floats = self.codes(x, step) + np.float64(self.offset)
         return levels * np.asarray(step, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class FloatGrid:
+    """The numbers ±m·2^e of a floating-point type with `mantissa` bits after the first and exponents from `least`."""
+
+    numbers: Numbers
+    bits: int
+    mantissa: int
+    least: int
+    highest: int  # the code of the largest number
+
+    @property
+    def lowest(self) -> int:
+        return -self.highest
+
+    @cached_property
+    def values(self) -> NDArray[np.float32]:
+        """The values of the codes 0, 1 … `highest`."""
+        codes = np.arange(self.highest + 1)
+        steps = 2**self.mantissa
+        exponents = np.maximum(codes // steps - 1, 0)
+        whole = np.where(codes < steps, codes, codes % steps + steps).astype(np.float32)
+        values: NDArray[np.float32] = np.ldexp(whole, exponents + self.least - self.mantissa)
+        return values
+
+    @cached_property
+    def gaps(self) -> NDArray[np.float32]:
+        """Half the distance between the neighbours of each of these values."""
+        beyond = 2 * self.values[-1] - self.values[-2]
+        steps = np.diff(np.hstack([-self.values[1], self.values, beyond]))
+        gaps: NDArray[np.float32] = ((steps[1:] + steps[:-1]) / 2).astype(np.float32)
+        return gaps
+
+    @property
+    def largest(self) -> float:
+        return float(self.values[-1])
+
+    @property
+    def steps_per_alpha(self) -> float:
+        """The clip threshold as a multiple of the scale."""
+        return self.largest
+
+    def alpha(self, step: ArrayLike) -> Floats:
+        return np.abs(np.asarray(step, dtype=np.float64)) * self.largest
+
+
+FLOAT_GRIDS: Mapping[Numbers, FloatGrid] = MappingProxyType(
+    {"e2m1": FloatGrid("e2m1", 4, 1, 0, 7), "e4m3": FloatGrid("e4m3", 8, 3, -6, 126)}
+)

@@ -4,7 +4,8 @@ A matrix W (out, in) is split into (out, groups, weights of a group), and W ≈ 
 are (out, groups); a scale of a whole tensor is repeated for every row, as it is stored.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,52 +17,78 @@ from fairbits.core.errors import InputError
 from fairbits.core.memory import MINIMAX_TABLE_NUMBERS
 from fairbits.models.scales.clip_formulas import SEED_CONSTANTS, banner_gaussian, banner_laplace
 from fairbits.models.scales.exact_clip import clip_groups, minimax_groups
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.float_scales import AnyGrid, code_values, float_scales, grid_codes
+from fairbits.models.scales.grid import FLOAT_GRIDS, FloatGrid, Grid
 from fairbits.models.scales.sample_clip import minimax_sample
-from fairbits.models.scales.scheme import Scheme
+from fairbits.models.scales.scheme import Numbers, Scheme
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
     """A linear layer (out, in): W ≈ codes · scale, each scale shared by neighbouring weights of a row.
 
-    `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1; `scales` is (out, groups) in the type that is stored.
+    `codes` is int8 (out, in), −2^(bits−1) … 2^(bits−1) − 1, or the codes of a floating-point grid; `scales` is
+    (out, groups) in the type that loaders compute in. `constants` are what a file has for the whole layer, by the names
+    in CONSTANTS.
     """
 
     codes: Tensor
     scales: Tensor
     bits: int
+    numbers: Numbers = "int"
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def dequantized(self) -> Tensor:
         """The weights that a loader computes from it, in the type of the scales."""
-        return dequantize(self.codes, self.scales)
+        values = split_like(code_values(self.codes, self.numbers), self.scales).to(self.scales.dtype)
+        return (values * self.scales[:, :, None]).reshape(self.codes.shape)
 
     def on(self, device: str | torch.device) -> "Codes":
-        return Codes(self.codes.to(device), self.scales.to(device), self.bits)
+        return replace(self, codes=self.codes.to(device), scales=self.scales.to(device))
+
+
+WEIGHT_GLOBAL_SCALE, INPUT_SCALE, INPUT_GLOBAL_SCALE = CONSTANTS = (
+    *("weight_global_scale", "input_scale", "input_global_scale"),
+)
+
+
+def planned_constants(scheme: Scheme) -> set[str]:
+    """Returns the names of the constants of a layer with a scheme."""
+    nested = scheme.scales == "e4m3"
+    inputs = {INPUT_GLOBAL_SCALE if nested else INPUT_SCALE} if scheme.inputs == "static" else set()
+    return inputs | ({WEIGHT_GLOBAL_SCALE} if nested else set())
+
+
+def computed_dtype(scheme: Scheme, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type of scales in memory, for a model that stores its scales in `dtype`."""
+    return dtype if scheme.scales == "model" else torch.float32
 
 
 def check_planned(name: str, codes: Codes, *, shape: tuple[int, ...], scheme: Scheme, dtype: torch.dtype) -> None:
     """Raises unless codes have this shape (out, in), and bits, groups and types as the scheme plans them."""
     actual = (tuple(codes.codes.shape), tuple(codes.scales.shape), codes.bits, codes.codes.dtype, codes.scales.dtype)
-    planned = (tuple(shape), (shape[0], scheme.groups(shape[1])), scheme.bits, torch.int8, dtype)
-    if actual != planned:
+    scales = (shape[0], scheme.groups(shape[1]))
+    planned = (tuple(shape), scales, scheme.bits, torch.int8, computed_dtype(scheme, dtype))
+    if actual != planned or codes.numbers != scheme.numbers or set(codes.constants) != planned_constants(scheme):
         raise InputError(f"{name} has shape, scales, bits and types {actual}; they must be {planned}")
-    if not bool(codes.scales.isfinite().all()):
+    if not all(bool(tensor.isfinite().all()) for tensor in (codes.scales, *codes.constants.values())):
         raise InputError(f"{name} has a scale that is NaN or infinite; all must be finite")
 
 
-def round_to_nearest(W: Tensor, scales: Tensor, *, grid: Grid) -> Codes:
+def round_to_nearest(W: Tensor, scales: Tensor, *, grid: AnyGrid) -> Codes:
     """Returns the codes nearest to W (out, in) for scales (out, groups) that already have their stored type."""
     codes = nearest_codes(W, scales, grid=grid)
-    return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits)
+    return Codes(codes.to(torch.int8).reshape(W.shape), scales, grid.bits, grid.numbers)
 
 
 Notes = tuple[str, ...]
 
 
-def scheme_grid(scheme: Scheme) -> Grid:
+def scheme_grid(scheme: Scheme) -> AnyGrid:
     """Returns the grid that a scheme rounds to; scales of either sign have the codes of the twos grid."""
+    if scheme.numbers != "int":
+        return FLOAT_GRIDS[scheme.numbers]
     return Grid(scheme.bits, "twos" if scheme.grid == "signed" else scheme.grid)
 
 
@@ -87,20 +114,15 @@ def divisors(scales: Tensor) -> Tensor:
     return torch.where(scales == 0, 1.0, scales)
 
 
-def nearest_codes(W: Tensor, scales: Tensor, *, grid: Grid) -> Tensor:
+def nearest_codes(W: Tensor, scales: Tensor, *, grid: AnyGrid) -> Tensor:
     """Returns the nearest code of every weight in float32, split like the scales."""
-    codes = split_like(W, scales).float() / divisors(scales.float())[:, :, None]
-    return codes.round_().clamp_(grid.lowest, grid.highest)
-
-
-def dequantize(codes: Tensor, scales: Tensor) -> Tensor:
-    """Returns the weights (out, in) that a loader computes from codes (out, in), in the type of the scales."""
-    return (split_like(codes, scales).to(scales.dtype) * scales[:, :, None]).reshape(codes.shape)
+    ratios = split_like(W, scales).float() / divisors(scales.float())[:, :, None]
+    return grid_codes(ratios, grid)
 
 
 def dequantize_in_float32(codes: Codes) -> Tensor:
     """Returns the weights that a float32 loader computes from codes: it multiplies in that type."""
-    return Codes(codes.codes, codes.scales.float(), codes.bits).dequantized
+    return replace(codes, scales=codes.scales.float()).dequantized
 
 
 def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> Tensor:
@@ -109,11 +131,17 @@ def rounding_error(W: Tensor, scheme: Scheme, scales: Tensor | None = None) -> T
         scales = choose_scales(W, scheme, dtype=torch.float32)[0].to(W.device)
     wide = W.float()
     codes = nearest_codes(wide, scales, grid=scheme_grid(scheme))
-    return codes.mul_(scales[:, :, None]).sub_(split_like(wide, scales)).reshape(W.shape)
+    return code_values(codes, scheme.numbers).mul_(scales[:, :, None]).sub_(split_like(wide, scales)).reshape(W.shape)
 
 
 def choose_scales(
-    W: Tensor, scheme: Scheme, *, importance: Floats | None = None, pi: Floats | None = None, dtype: torch.dtype
+    W: Tensor,
+    scheme: Scheme,
+    *,
+    importance: Floats | None = None,
+    pi: Floats | None = None,
+    dtype: torch.dtype,
+    global_scale: Tensor | None = None,
 ) -> tuple[Tensor, Notes]:
     """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
 
@@ -121,11 +149,20 @@ def choose_scales(
     exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
     None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
     "worst", "regret"  the worst of all languages with π > 0
+    A format whose scales are e4m3 needs the `global_scale` that they are stored with.
     """
     notes: Notes = ()
-    grid, blocks = scheme_grid(scheme), split_groups(W, scheme)
+    grid, weighed = scheme_grid(scheme), _importance(scheme, importance)
+    if isinstance(grid, FloatGrid):
+        if weighed is not None:
+            weighed, notes = _of_languages(weighed, scheme, pi)
+        how = scheme if weighed is not None or importance is None else replace(scheme, clip="absmax", objective=None)
+        scales = float_scales(W, how, importance=weighed, dtype=dtype, global_scale=global_scale)
+        stored, rounding = _stored(scales, computed_dtype(scheme, dtype))
+        return stored, (*notes, *rounding)
+    blocks = split_groups(W, scheme)
     if scheme.clip == "exact":
-        scales, notes = _exact(blocks, scheme, grid, importance=_importance(scheme, importance), pi=pi)
+        scales, notes = _exact(blocks, scheme, grid, importance=weighed, pi=pi)
     elif isinstance(scheme.clip, float):
         scales = torch.full(blocks.shape[:2], scheme.clip / grid.steps_per_alpha, dtype=torch.float64, device=W.device)
     elif scheme.clip == "absmax":
@@ -201,27 +238,34 @@ def _exact(
     signed = scheme.grid == "signed"
     if importance is None:
         return clip_groups(blocks, grid, signed=signed), ()
-    share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
     if scheme.group != "tensor" and importance.shape[1] != groups * size:
         raise InputError(
             f"importance has shape {importance.shape} but W is {(out, groups * size)}; its rows must match W's inputs"
         )
+    counted, notes = _of_languages(importance, scheme, pi)
+    if counted is None:
+        return _absmax(blocks, grid), notes
+    if scheme.objective in (None, "mean"):
+        return clip_groups(blocks, grid, importance=np.resize(counted, groups * size), signed=signed), notes
+    if scheme.group == "tensor":
+        scales = _tensor_minimax(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
+        return torch.from_numpy(scales).to(blocks.device), notes
+    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective), signed=signed), notes
+
+
+def _of_languages(importance: Floats, scheme: Scheme, pi: Floats | None) -> tuple[Floats | None, Notes]:
+    """Returns the importance of each language that counts, or their mean (1, in); None if the input is always 0."""
+    share = weights_vector("pi", np.ones(len(importance)) if pi is None else pi, size=len(importance))
     counts, silent = share > 0, ~importance.any(axis=1)
     notes: Notes = ()
     if (counts & silent).any():
         left = counts & ~silent
         notes = (f"its input is 0 in {int((counts & silent).sum())} of {int(counts.sum())} languages, left out here",)
         if not left.any():
-            return _absmax(blocks, grid), ("its input is 0 everywhere: the largest weight sets the scale",)
+            return None, ("its input is 0 everywhere: the largest weight sets the scale",)
         counts = left
-    counted = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
-    if scheme.objective in (None, "mean"):
-        mean = np.resize(share[counts] @ counted, groups * size)
-        return clip_groups(blocks, grid, importance=mean, signed=signed), notes
-    if scheme.group == "tensor":
-        scales = _tensor_minimax(blocks.float().flatten().cpu().numpy(), counted, scheme, grid)
-        return torch.from_numpy(scales).to(blocks.device), notes
-    return minimax_groups(blocks, grid, importance=counted, objective=str(scheme.objective), signed=signed), notes
+    counted: Floats = importance[counts] / importance[counts].mean(axis=1, keepdims=True)
+    return (share[counts] @ counted)[None] if scheme.objective in (None, "mean") else counted, notes
 
 
 def _tensor_minimax(w: np.ndarray, importance: Floats, scheme: Scheme, grid: Grid) -> Floats:

@@ -7,6 +7,8 @@ nothing of learning, which is above it: it offers a `BlockContext` to whatever `
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -21,9 +23,18 @@ from fairbits.forward.lockstep import PausedBatch, VisitProgress
 from fairbits.models.architecture.architecture import Block, Weight
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import tensor_cores
-from fairbits.models.io.compressed_tensors import layer_bytes
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import Codes, Notes, choose_scales, round_to_nearest, scheme_grid
+from fairbits.models.io.layer_files import layer_bytes
+from fairbits.models.scales.float_scales import E4M3, AnyGrid, full_global_scale
+from fairbits.models.scales.groups import (
+    INPUT_GLOBAL_SCALE,
+    INPUT_SCALE,
+    WEIGHT_GLOBAL_SCALE,
+    Codes,
+    Notes,
+    choose_scales,
+    round_to_nearest,
+    scheme_grid,
+)
 from fairbits.models.scales.scheme import Scheme
 from fairbits.models.streaming_model import ReadAhead
 from fairbits.quantization.gptq.columns import gptq
@@ -33,6 +44,7 @@ from fairbits.quantization.plan import LayerResult, LearningResult, Plan
 
 UNSEEN = "its input cannot be observed: rounded to nearest, with scales set by the largest weight"
 UNREACHED = "no calibration text reached this expert: rounded to nearest, with scales set by the largest weight"
+NO_CONSTANTS: Mapping[str, Tensor] = MappingProxyType({})
 NOT_LEARNED = "no module computes it alone, so its rounding was not learned"
 
 
@@ -51,31 +63,66 @@ def matrix(checkpoint: Checkpoint, weight: Weight, *, read: Callable[[str], Tens
 
 
 def round_layer(
-    W: Tensor, scheme: Scheme, *, dtype: torch.dtype, inputs: InputStatistics | None
+    W: Tensor,
+    scheme: Scheme,
+    *,
+    dtype: torch.dtype,
+    inputs: InputStatistics | None,
+    constants: Mapping[str, Tensor] = NO_CONSTANTS,
 ) -> tuple[Codes, Notes]:
     """Returns the codes of W (out, in) by a scheme, with scales of `dtype`, and a note on every fall-back.
 
     `inputs` is None if the layer's input cannot be observed. GPTQ weights the exact clip by the diagonal of H, which is
-    E[x²] of the mixture of languages, unless the objective is the worst language or regret.
+    E[x²] of the mixture of languages, unless the objective is the worst language or regret. `constants` are what the
+    format has for the whole layer.
     """
-    grid = scheme_grid(scheme)
-    if not scheme.reads_text:
-        scales, notes = choose_scales(W, scheme, dtype=dtype)
+    codes, notes = _round(W, scheme, dtype, inputs, constants.get(WEIGHT_GLOBAL_SCALE))
+    return replace(codes, constants=constants), notes
+
+
+def _round(
+    W: Tensor, scheme: Scheme, dtype: torch.dtype, inputs: InputStatistics | None, global_scale: Tensor | None
+) -> tuple[Codes, Notes]:
+    grid, choose = scheme_grid(scheme), partial(choose_scales, W, dtype=dtype, global_scale=global_scale)
+    if not scheme.weighs_inputs:
+        scales, notes = choose(scheme)
         return round_to_nearest(W, scales, grid=grid), notes
     if inputs is None:
         # not the unweighted exact clip, which may cut off vital weights
-        scales, notes = choose_scales(W, replace(scheme, clip="absmax", objective=None), dtype=dtype)
+        scales, notes = choose(replace(scheme, clip="absmax", objective=None))
         return round_to_nearest(W, scales, grid=grid), (UNSEEN, *notes)
     H, importance, pi = inputs.H, inputs.squares, inputs.pi
     if H is not None and scheme.clip == "exact" and scheme.objective not in ("worst", "regret"):
         importance, pi = H.diagonal()[None].double().cpu().numpy(), np.ones(1)
-    scales, notes = choose_scales(W, scheme, importance=importance, pi=pi, dtype=dtype)
+    scales, notes = choose(scheme, importance=importance, pi=pi)
     if scheme.rounding == "nearest" or H is None or inputs.factor is None:
         return round_to_nearest(W, scales, grid=grid), (*notes, *(inputs.notes if scheme.rounding == "gptq" else ()))
     rounded = gptq(W.to(H.device), H, scales.to(H.device), grid=grid, factor=inputs.factor)
-    codes = Codes(rounded.codes.codes.to(W.device), scales, grid.bits)
+    codes = replace(rounded.codes, codes=rounded.codes.codes.to(W.device), scales=scales)
     kept = f"nearest rounding was better in {rounded.kept_nearest} of {len(W)} rows, and is kept there"
     return codes, (*notes, *inputs.notes, *([kept] if rounded.kept_nearest else []))
+
+
+def tensor_constants(scheme: Scheme, *, weights: Iterable[Tensor], largest_input: float | None) -> dict[str, Tensor]:
+    """Returns what a format has for a whole layer; layers that servers join have the same, so all `weights` are given.
+
+    An input that no text reached has a scale of 1, or what makes the largest weight of an empty tensor.
+    """
+    constants: dict[str, Tensor] = {}
+    if scheme.scales == "e4m3":
+        constants[WEIGHT_GLOBAL_SCALE] = full_global_scale(torch.stack([W.abs().amax().cpu() for W in weights]).amax())
+    if scheme.inputs == "static":
+        if largest_input is None:
+            raise InputError(
+                f"{scheme.format} has a scale for the inputs of this layer, which cannot be observed; choose a format "
+                "whose inputs have dynamic scales, such as FP8_DYNAMIC, or weights only, such as NVFP4A16"
+            )
+        largest = torch.tensor(largest_input)
+        if scheme.scales == "e4m3":
+            constants[INPUT_GLOBAL_SCALE] = full_global_scale(largest)
+        else:
+            constants[INPUT_SCALE] = torch.where(largest > 0, largest / E4M3.largest, 1.0).reshape(1)
+    return constants
 
 
 def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
@@ -104,7 +151,7 @@ def layer_result(weight: Weight, W: Tensor, codes: Codes, scheme: Scheme, notes:
     return result, change
 
 
-def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: Grid) -> list[float]:
+def _numbers(W: Tensor, change: Tensor, scales: Tensor, grid: AnyGrid) -> list[float]:
     """Returns ΣW², ΣΔW², and the least, median and largest threshold; on a GPU the host waits once for all five."""
     if not W.is_cuda:
         alpha = grid.alpha(scales.double().numpy())
@@ -145,7 +192,7 @@ class BlockContext:
     batches: tuple[PausedBatch, ...]  # have the inputs of the block, which the quantized blocks before it have produced
     targets: tuple[Tensor, ...]  # the full-precision hidden states after the block, (rows, length, channels)
     weights: Mapping[str, Weight]
-    start: Mapping[str, tuple[Codes, Grid]]  # codes of its layers with their grids, by name
+    start: Mapping[str, tuple[Codes, Scheme]]  # codes of its layers with their schemes, by name
     tick: Callable[[], None]
 
 
@@ -214,15 +261,18 @@ class BlockRounding:
         for sees, names in _by_input(weights, schemes).items():
             # one factor for all layers that share the input
             statistics = None if inputs is None else inputs.statistics(sees)
+            largest = None if inputs is None else inputs.largest(sees)
             for name in names:
                 W, scheme = matrix(self.checkpoint, weights[name], read=reader.read), schemes[name]
                 try:
-                    layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=statistics)
+                    constants = self._constants(name, scheme, reader, largest)
+                    layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=statistics, constants=constants)
                 except InputError as problem:
                     raise InputError(f"{name}: {problem}") from None
                 if inputs is not None and inputs.is_unreached(sees):
                     notes = tuple(UNREACHED if note == UNSEEN else note for note in notes)
-                results[name], changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
+                result, changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
+                results[name] = replace(result, largest_input=largest or {}) if scheme.inputs == "static" else result
                 if self.plan.thresholds and statistics is not None and statistics.squares is not None:
                     rows = [statistics.languages.index(code) for code in self.plan.languages]
                     thresholds[name] = language_scales(W, scheme, statistics.squares[rows], dtype=dtype)
@@ -232,6 +282,17 @@ class BlockRounding:
         ordered = {name: layers[name] for name in schemes}
         done = RoundedBlock(index, ordered, tuple(results[name] for name in schemes), thresholds)
         return (done, changes) if self.ranks.alone else self._join(done, changes, reader, wanted=inputs is not None)
+
+    def _constants(
+        self, name: str, scheme: Scheme, reader: ReadAhead, largest: Mapping[str, float] | None
+    ) -> dict[str, Tensor]:
+        """Returns the constants of a layer, given the largest input in each language."""
+        architecture = self.checkpoint.architecture
+        weight = architecture.weights[name]
+        members = (weight,) if weight.fused is None else architecture.fused_groups[weight.fused]
+        tensors = (matrix(self.checkpoint, weight, read=reader.read) for weight in members)
+        counted = [value for code, value in (largest or {}).items() if self.plan.languages.get(code, 0) > 0]
+        return tensor_constants(scheme, weights=tensors, largest_input=max(counted) if counted else None)
 
     def _rank_schemes(self, index: int | None) -> dict[str, Scheme]:
         """Returns the schemes of the layers that this rank rounds; layers that share an input stay together."""

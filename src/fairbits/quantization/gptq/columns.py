@@ -16,12 +16,12 @@ matrix product before it is entered, and only the columns within it are looked b
 same. A panel is one call of a compiled loop (`columns_cpu`), on a GPU one launch of a kernel (`columns_gpu`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.float_scales import AnyGrid
 from fairbits.models.scales.groups import Codes, divisors, round_to_nearest
 from fairbits.quantization.gptq import columns_cpu, columns_gpu
 from fairbits.quantization.gptq.columns_cpu import Panel
@@ -87,7 +87,7 @@ def gptq(
     H: Tensor,
     scales: Tensor,
     *,
-    grid: Grid,
+    grid: AnyGrid,
     damp: float = 0.01,
     act_order: bool = True,
     columns_at_once: int = 128,
@@ -112,7 +112,7 @@ def gptq(
     codes = chosen[torch.argsort(factor.order)].T.contiguous()
     worse = ~better & (codes != plain.codes).any(1)
     codes = torch.where(worse[:, None], plain.codes, codes)
-    return GPTQResult(Codes(codes, scales, grid.bits), int(worse.sum()), notes)
+    return GPTQResult(replace(plain, codes=codes), int(worse.sum()), notes)
 
 
 def _reorder(W: Tensor, factor: Factor) -> Tensor:
@@ -121,7 +121,7 @@ def _reorder(W: Tensor, factor: Factor) -> Tensor:
 
 
 def _round_columns(
-    weights: Tensor, scales: Tensor, factor: Factor, *, grid: Grid, columns_at_once: int, errors: Tensor
+    weights: Tensor, scales: Tensor, factor: Factor, *, grid: AnyGrid, columns_at_once: int, errors: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Returns the codes (in, out) in the order of the factor and e H eᵀ of every row; `errors` is where ŵ − w goes."""
     columns, out = weights.shape

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 
 import torch
 
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.float_scales import AnyGrid
+from fairbits.models.scales.grid import FloatGrid
 from fairbits.quantization.gptq.columns_cpu import Panel
 
 try:
@@ -45,6 +46,9 @@ if AVAILABLE:
         lowest,
         highest,
         HALF_EVEN: tl.constexpr,
+        LARGEST: tl.constexpr,
+        MANTISSA: tl.constexpr,
+        LEAST: tl.constexpr,
         DOUBLE: tl.constexpr,
         COLUMNS: tl.constexpr,
         PANEL: tl.constexpr,
@@ -62,12 +66,23 @@ if AVAILABLE:
             divisor = tl.load(divide_by + place, mask=inside, other=1.0)
             scale = tl.load(scales + place, mask=inside, other=0.0)
             quotient = current / divisor if DOUBLE else tl.div_rn(current, divisor)
-            code = tl.minimum(tl.maximum(quotient, lowest), highest)
-            code = (code + HALF_EVEN) - HALF_EVEN
+            if LARGEST:  # floating-point numbers, whose codes count through them
+                number = quotient.to(tl.float32)
+                size = tl.minimum(tl.abs(number), LARGEST)
+                exponent = tl.maximum((size.to(tl.int32, bitcast=True) >> 23) - 127, LEAST)
+                unit = ((exponent - MANTISSA + 127) << 23).to(tl.float32, bitcast=True)
+                whole = (tl.div_rn(size, unit) + 12582912.0) - 12582912.0
+                count = ((exponent - LEAST) << MANTISSA) + whole.to(tl.int32)
+                code = tl.where(number < 0, -count, count)
+                number = tl.where(number < 0, -whole * unit, whole * unit)
+            else:
+                code = tl.minimum(tl.maximum(quotient, lowest), highest)
+                code = (code + HALF_EVEN) - HALF_EVEN
+                number = code
             here = k * out + row
             tl.store(codes + here, code.to(tl.int8), mask=inside)
             # computed in the stored type, as a loader will
-            value = (code.to(scale.dtype) * scale).to(tile.dtype)
+            value = (number.to(scale.dtype) * scale).to(tile.dtype)
             error = value - tl.load(weights + here, mask=inside, other=0.0)
             tl.store(errors + here, error, mask=inside)
             later = (column > k) & (column < COLUMNS)
@@ -76,9 +91,10 @@ if AVAILABLE:
         tl.store(wanted + at, tile, mask=present)
 
 
-def round_panel(panel: Panel, grid: Grid) -> None:
+def round_panel(panel: Panel, grid: AnyGrid) -> None:
     """Rounds the columns of a panel on the GPU that has it."""
     columns, out = panel.wanted.shape
+    numbers = (grid.largest, grid.mantissa, grid.least) if isinstance(grid, FloatGrid) else (0.0, 0, 0)
     with torch.cuda.device(panel.wanted.device) if panel.wanted.is_cuda else nullcontext():
         _panel[(triton.cdiv(out, ROWS_AT_ONCE),)](
             *(panel.wanted, panel.weights, panel.errors, panel.codes),
@@ -86,6 +102,9 @@ def round_panel(panel: Panel, grid: Grid) -> None:
             *(panel.scales, panel.divide_by, panel.group),
             *(out, float(grid.lowest), float(grid.highest)),
             HALF_EVEN=HALF_EVEN[panel.wanted.dtype],
+            LARGEST=numbers[0],
+            MANTISSA=numbers[1],
+            LEAST=numbers[2],
             DOUBLE=panel.wanted.dtype == torch.float64,
             COLUMNS=columns,
             PANEL=max(triton.next_power_of_2(columns), 16),

@@ -27,7 +27,7 @@ from fairbits.forward.windows import TokenizedText, Window
 from fairbits.models.architecture.architecture import Architecture, Block
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import is_gpu
-from fairbits.models.scales.groups import Codes, scheme_grid
+from fairbits.models.scales.groups import Codes
 from fairbits.models.streaming_model import ReadAhead, StreamingModel, walk_dtype
 from fairbits.quantization.gptq.block_rounding import BlockContext, BlockRounding, Finished, RefineBlock, RoundedBlock
 from fairbits.quantization.gptq.hessian import HessianAccumulator, TextLanguages, input_points
@@ -196,7 +196,7 @@ class _WalkingText:
     ) -> Mapping[str, Codes]:
         """Returns the codes that `refine` finds for layers that are modules; the block has its first weights."""
         schemes, counter = self.job.plan.schemes, self.job.counter
-        start = {name: (codes, scheme_grid(schemes[name])) for name, codes in layers.items() if name in modules}
+        start = {name: (codes, schemes[name]) for name, codes in layers.items() if name in modules}
         if not start:
             counter.add(refine.ticks)
             return {}

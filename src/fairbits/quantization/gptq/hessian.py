@@ -114,6 +114,7 @@ class InputPoint:
     stack: str
     squares: bool
     products: bool
+    largest: bool = False
     expert: int | None = None
     hidden: bool = False
 
@@ -142,10 +143,17 @@ def input_points(
         assert weight.sees is not None
         products = scheme.rounding == "gptq"
         squares = thresholds or (scheme.objective is not None and not (products and scheme.objective == "mean"))
-        if products or squares:
-            new = InputPoint(weight.module, input_stack(weight), False, False, weight.expert, weight.role == "mlp_down")
+        largest = scheme.inputs == "static"
+        if products or squares or largest:
+            hidden = weight.role == "mlp_down"
+            new = InputPoint(weight.module, input_stack(weight), False, False, expert=weight.expert, hidden=hidden)
             point = points.get(weight.sees, new)
-            points[weight.sees] = replace(point, squares=point.squares or squares, products=point.products or products)
+            points[weight.sees] = replace(
+                point,
+                squares=point.squares or squares,
+                products=point.products or products,
+                largest=point.largest or largest,
+            )
     return points
 
 
@@ -164,6 +172,7 @@ class HessianAccumulator:
         self._unshared: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
         self._squares: dict[str, Tensor] = {}
         self._products: dict[str, Tensor] = {}
+        self._largest: dict[str, Tensor] = {}
         self._passed: set[str] = set()
         self._scattered: set[str] = set()  # inputs of experts, each of which gets only some of the positions
 
@@ -241,6 +250,24 @@ class HessianAccumulator:
             factor, notes = factorize(H)
         return InputStatistics(self._languages.languages, squares, self._languages.pi, H, factor, notes)
 
+    def largest(self, name: str | None) -> dict[str, float] | None:
+        """Returns the largest |x| of an input in each language; None if it was not observed.
+
+        All experts of a block share it, as servers have one scale for them. So experts that no text reached have one.
+        """
+        point = self._points.get(str(name))
+        if point is None or name in self._scattered:
+            return None
+        alone, place = point.expert is None, (point.module, point.hidden)
+        shared = {other for other, at in self._points.items() if (at.module, at.hidden) == place}
+        observed = [largest for other, largest in self._largest.items() if other in ({name} if alone else shared)]
+        if not observed:
+            return None if alone else dict.fromkeys(self._languages.languages, 0.0)
+        values = torch.stack(observed).amax(0).tolist()
+        if not np.isfinite(values).all():
+            raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
+        return dict(zip(self._languages.languages, values, strict=True))
+
     def is_unreached(self, name: str | None) -> bool:
         return name in self._points and name not in self._passed | self._scattered
 
@@ -255,6 +282,9 @@ class HessianAccumulator:
         """Adds positions of an input, given the language of each; x is changed."""
         self._passed.add(name)
         point = self._points[name]
+        if point.largest:
+            before = self._largest.get(name, torch.zeros(len(self._languages.languages), device=x.device))
+            self._largest[name] = before.scatter_reduce(0, lang, x.abs().amax(1), "amax")
         if point.squares:
             one_hot = nn.functional.one_hot(lang, len(self._languages.languages))
             sums = (one_hot.T.float() @ x.square()).double()

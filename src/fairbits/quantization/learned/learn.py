@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -37,7 +37,7 @@ from torch import Tensor
 from fairbits.core.array_checks import Floats
 from fairbits.core.errors import InputError
 from fairbits.models.io.safetensors_files import in_memory, map_tensor, read_header, write_tensors
-from fairbits.models.scales.groups import Codes
+from fairbits.models.scales.groups import Codes, computed_dtype, planned_constants
 from fairbits.models.scales.scheme import Objective, Scheme
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.learned.optimizer import CodeOptimizer
@@ -247,15 +247,19 @@ def _best(path: Path, tensors: Mapping[str, Tensor], name: str, learned: Learnab
     shapes = tuple(learned.shape), tuple(learned.first_scales.shape[:2])
     _check_tensors(path, tensors, dict(zip(names, zip((torch.int8, learned.stored), shapes, strict=True), strict=True)))
     codes, scales = (tensors[name].clone() for name in names)
-    if bool(((codes < learned.lowest) | (codes > learned.highest)).any()):
-        raise _damaged(path, f"{names[0]} has codes beyond {learned.lowest} … {learned.highest}")
-    return Codes(codes, scales, learned.bits)
+    lowest, highest = learned.grid.lowest, learned.grid.highest
+    if bool(((codes < lowest) | (codes > highest)).any()):
+        raise _damaged(path, f"{names[0]} has codes beyond {lowest} … {highest}")
+    return replace(learned.start, codes=codes, scales=scales)
 
 
 def save_codes(path: Path, layers: Mapping[str, Codes]) -> None:
     """Writes the codes of layers into one file, whole or not at all."""
-    tensors = {f"{name}|codes": codes.codes for name, codes in layers.items()}
-    _write(path, tensors | {f"{name}|steps": codes.scales for name, codes in layers.items()})
+    tensors: dict[str, Tensor] = {}
+    for name, codes in layers.items():
+        tensors |= {f"{name}|codes": codes.codes, f"{name}|steps": codes.scales}
+        tensors |= {f"{name}|{constant}": value for constant, value in codes.constants.items()}
+    _write(path, tensors)
 
 
 def load_codes(
@@ -266,9 +270,13 @@ def load_codes(
     layers = {}
     for name, scheme in schemes.items():
         out, columns = shapes[name]
-        scales = (out, scheme.groups(columns))
-        _check_tensors(path, tensors, {f"{name}|codes": (torch.int8, shapes[name]), f"{name}|steps": (dtype, scales)})
-        layers[name] = Codes(tensors[f"{name}|codes"].clone(), tensors[f"{name}|steps"].clone(), scheme.bits)
+        scales = computed_dtype(scheme, dtype), (out, scheme.groups(columns))
+        expected = {f"{name}|codes": (torch.int8, shapes[name]), f"{name}|steps": scales}
+        constants = {f"{name}|{constant}": constant for constant in sorted(planned_constants(scheme))}
+        _check_tensors(path, tensors, expected | dict.fromkeys(constants, (torch.float32, (1,))))
+        values = {constant: tensors[part].clone() for part, constant in constants.items()}
+        codes, steps = (tensors[part].clone() for part in expected)
+        layers[name] = Codes(codes, steps, scheme.bits, scheme.numbers, values)
     return layers
 
 

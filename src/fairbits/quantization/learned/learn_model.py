@@ -28,8 +28,8 @@ from fairbits.forward.body_and_head import SAVED_PER_BLOCK, Split, recompute_in_
 from fairbits.forward.windows import NO_LABEL
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import autocast, fits_whole
-from fairbits.models.scales.grid import Grid
 from fairbits.models.scales.groups import Codes
+from fairbits.models.scales.scheme import Scheme
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.learned.holdout import HoldoutSplit
 from fairbits.quantization.learned.learn import LearningState, distill
@@ -174,7 +174,7 @@ class ModelDistillation:
 
 def distill_model(
     checkpoint: Checkpoint,
-    start: Mapping[str, tuple[Codes, Grid]],
+    start: Mapping[str, tuple[Codes, Scheme]],
     rest: Mapping[str, Codes],
     *,
     reference: ReferenceModel,

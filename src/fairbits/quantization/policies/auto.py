@@ -41,7 +41,7 @@ LIMIT = 0.1
 WIDTH = 3.92  # of a 95 % interval, in standard errors
 
 
-@policy(reads_audit=True)
+@policy(reads_audit=True, fixes=("scheme",))
 def auto(
     evidence: Evidence,
     options: PolicyOptions,
@@ -150,7 +150,7 @@ def _by_notes(evidence: Evidence, options: PolicyOptions, way: Handling, large: 
         plan, name = laaciq(evidence, chosen), "laaciq"
     else:
         bits = [HIGH if block in outliers else width for block in range(evidence.n_blocks)]
-        plan = plan_from_scheme("auto", evidence, chosen, scheme=chosen.scheme, bits=bits)
+        plan = plan_from_scheme("auto", evidence, chosen, scheme=chosen.nearest, bits=bits)
     settings: dict[str, Any] = {"max_kappa": float(f"{top:.4g}"), "block": int(np.argmax(kappa)), "blocks": outliers}
     settings |= {"handling": way, "variance": large, "kappa_eff_variance": float(f"{variance:.4g}")}
     settings["kappa_eff"] = _rounded(tuple(spread), np.array([estimate.value for estimate in spread.values()]))

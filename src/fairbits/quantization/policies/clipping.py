@@ -35,10 +35,10 @@ PER_LAYER = (
 @policy(reads_text=False)
 def rtn(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns rounding to nearest with scales set by the largest weight of every group."""
-    return plan_from_scheme("rtn", evidence, options, scheme=options.scheme)
+    return plan_from_scheme("rtn", evidence, options, scheme=options.nearest)
 
 
-@policy(reads_text=False)
+@policy(reads_text=False, fixes=("scheme",))
 def aciq(
     evidence: Evidence,
     options: PolicyOptions,
@@ -47,12 +47,12 @@ def aciq(
 ) -> Plan:
     """Returns Banner's thresholds: α = 2.56 σ for Gaussian weights at 4 bits, α = 5.03 b for Laplace ones."""
     one_of("distribution", distribution, ("gaussian", "laplace"))
-    scheme = replace(options.scheme, clip=distribution)
+    scheme = replace(options.nearest, clip=distribution)
     settings = {"distribution": distribution}
     return plan_from_scheme("aciq", evidence, options, scheme=scheme, settings=settings, notes=[BLIND])
 
 
-@policy(reads_text=False, fixes=("grid",))
+@policy(reads_text=False, fixes=("scheme", "grid"))
 def kappa(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns the research notes' thresholds α = σ·(2.5 + 0.3 ln(1 + κ)), on their symmetric grid (000-21)."""
     notes = [BLIND]
@@ -61,13 +61,13 @@ def kappa(evidence: Evidence, options: PolicyOptions) -> Plan:
     if isinstance(options.group, int):
         notes.append(f"κ of {options.group} weights is far too low on average; the research notes mean κ of a layer")
     options = replace(options, grid="symmetric")
-    return plan_from_scheme("kappa", evidence, options, scheme=replace(options.scheme, clip="kappa"), notes=notes)
+    return plan_from_scheme("kappa", evidence, options, scheme=replace(options.nearest, clip="kappa"), notes=notes)
 
 
 @policy(reads_text=False)
 def mse(evidence: Evidence, options: PolicyOptions) -> Plan:
     """Returns the exact clip: the scale with the least Σ (w − Q(w))²."""
-    return plan_from_scheme("mse", evidence, options, scheme=replace(options.scheme, clip="exact"), notes=[BLIND])
+    return plan_from_scheme("mse", evidence, options, scheme=replace(options.nearest, clip="exact"), notes=[BLIND])
 
 
 @policy()
@@ -104,7 +104,7 @@ def laaciq(
         "laaciq",
         evidence,
         options,
-        scheme=replace(options.scheme, clip="exact", objective=aim),
+        scheme=replace(options.nearest, clip="exact", objective=aim),
         pi=pi,
         thresholds=True,
         settings={"objective": aim} if language is None else {"language": language},
@@ -122,7 +122,7 @@ def _as_written(
     options = replace(options, grid="symmetric", group="tensor")
     thresholds = evidence.alphas(form, options.bits)
     alphas = {name: sum(pi[code] * alpha for code, alpha in by.items()) for name, by in thresholds.items()}
-    plan = plan_from_scheme("laaciq", evidence, options, scheme=options.scheme, pi=pi, settings=settings)
+    plan = plan_from_scheme("laaciq", evidence, options, scheme=options.nearest, pi=pi, settings=settings)
     clipped = [layer for layer in plan.layers if layer.scheme is not None and layer.block is not None]
     used = {layer.name: alpha for layer in clipped if (alpha := alphas.get(layer.name, 0.0)) > 0}
     ends = sorted({f"{alpha:.4g}" for alpha in used.values()}, key=float)

@@ -46,6 +46,8 @@ def fair(
 
     if options.group == "tensor":
         raise InputError("group is tensor; fair learns scales per channel or per group: choose one of these")
+    if avg_bits is not None and options.scheme is not None:
+        raise InputError(f"scheme is {options.scheme} and avg_bits {avg_bits:g}; bits are free for integers only")
     gpu, whole = is_gpu(evidence.device), _fits_end_to_end(evidence)
     if block_steps is None:
         block_steps = Learning.block_steps if gpu or whole else CPU_BLOCK_STEPS

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
-from fairbits.models.scales.scheme import Group, Rounding, Scheme, WeightGrid
+from fairbits.models.scales.scheme import FORMATS, Group, Rounding, Scheme, Served, WeightGrid
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.text.mix import parse_weights
@@ -106,6 +106,10 @@ def _text(default: Any) -> str:
 
 
 Embeddings = Literal["keep", 8, 4]
+SchemeName = Literal["W4A16", "W8A16", Served]
+SCHEMES: tuple[str, ...] = get_args(SchemeName)
+WEIGHTS_ONLY: Mapping[str, tuple[int, Group]] = {"W4A16": (4, 128), "W8A16": (8, "channel")}
+"""The schemes of integers alone, with their bits and group."""
 FLOAT_BITS = 16
 
 
@@ -117,6 +121,10 @@ class PolicyOptions:
     """
 
     _: KW_ONLY
+    scheme: Annotated[
+        SchemeName | None,
+        Option("format that servers know, instead of bits and group: NVFP4, FP8_DYNAMIC, W8A8 …", default="integers"),
+    ] = None
     bits: Annotated[int, Option("bits per weight, 2 to 8")] = 4
     group: Annotated[Group, Option("weights that share a scale: a number, channel or tensor")] = 128
     grid: Annotated[
@@ -141,22 +149,38 @@ class PolicyOptions:
                 "and at that width the model's own floating point is used. Name the blocks that should have it with "
                 "keep, such as 0,9,11"
             )
-        object.__setattr__(self, "group", self.scheme.group)  # checked there, with bits and grid
+        if self.scheme is not None:
+            one_of("scheme", self.scheme, SCHEMES)
+            self._take_format(self.scheme)
+        object.__setattr__(self, "group", self.nearest.group)  # checked there, with bits and grid
         blocks = {whole("a block in keep", block, least=0) for block in sequence("keep", self.keep)}
         object.__setattr__(self, "keep", tuple(sorted(blocks)))
         if self.embeddings not in get_args(Embeddings):
             raise InputError(f"embeddings is {self.embeddings!r}; it must be keep, 8 or 4")
 
+    def _take_format(self, name: str) -> None:
+        bits, group = WEIGHTS_ONLY.get(name) or (FORMATS[name].bits, FORMATS[name].group)
+        if (self.bits, self.group) not in ((PolicyOptions.bits, PolicyOptions.group), (bits, group)):
+            raise InputError(
+                f"scheme is {name}, which has {bits} bits and group {group}, and bits and group are {self.bits} and "
+                f"{self.group}: leave them out"
+            )
+        if self.embeddings != "keep" and name not in WEIGHTS_ONLY:
+            raise InputError(f"scheme is {name} and embeddings is {self.embeddings}; {name} keeps them: leave it out")
+        object.__setattr__(self, "bits", bits)
+        object.__setattr__(self, "group", group)
+
     @property
-    def scheme(self) -> Scheme:
+    def nearest(self) -> Scheme:
         """Rounding to nearest with scales set by the largest weight; policies replace what they decide."""
-        return Scheme(self.bits, self.group, "absmax", self.grid)
+        format: Any = self.scheme if self.scheme in FORMATS else "integer"
+        return Scheme(self.bits, self.group, "absmax", self.grid, format=format)
 
 
 def input_weighted(options: PolicyOptions, rounding: Rounding) -> Scheme:
     """Returns the scheme of policies that decide bits or language weights only: the exact clip, weighted by inputs."""
     one_of("rounding", rounding, ("gptq", "nearest"))
-    return replace(options.scheme, clip="exact", objective="mean", rounding=rounding)
+    return replace(options.nearest, clip="exact", objective="mean", rounding=rounding)
 
 
 COMMON = {

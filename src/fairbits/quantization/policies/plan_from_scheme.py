@@ -42,7 +42,7 @@ def plan_from_scheme(
     layers = tuple(_layers(evidence, options, scheme=scheme, bits=bits or (options.bits,) * evidence.n_blocks))
     schemes = schemes_by_name(layers)
     size = planned_bytes(checkpoint, schemes)
-    common = {key: value for key, value in asdict(options).items() if key != "calibration"}
+    common = {key: value for key, value in asdict(options).items() if key != "calibration" and value is not None}
     return Plan(
         policy=policy,
         settings=json.loads(json.dumps(common | dict(settings or {}))),  # lists, as they will be in the file
@@ -82,7 +82,7 @@ def _layers(evidence: Evidence, options: PolicyOptions, *, scheme: Scheme, bits:
             chosen = replace(scheme, bits=bits[weight.block]) if bits[weight.block] else None
         elif width is not None:
             # an embedding has no input that would weight its columns, so none of its largest weights is clipped
-            chosen = replace(options.scheme, bits=width)
+            chosen = replace(options.nearest, bits=width)
         yield LayerPlan(weight.name, weight.block, weight.role, chosen)
 
 

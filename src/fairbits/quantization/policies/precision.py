@@ -150,7 +150,7 @@ def quiet_solver() -> Iterator[None]:
         os.close(kept)
 
 
-@policy(reads_audit=True)
+@policy(reads_audit=True, fixes=("scheme",))
 def mixed(
     evidence: Evidence,
     options: PolicyOptions,
@@ -171,7 +171,7 @@ def mixed(
     return plan_from_scheme("mixed", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
-@policy(fixes=("bits",))
+@policy(fixes=("scheme", "bits"))
 def allocate(
     evidence: Evidence,
     options: PolicyOptions,
@@ -213,7 +213,7 @@ def allocate(
     return plan_from_scheme("allocate", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
-@policy()
+@policy(fixes=("scheme",))
 def gateway(
     evidence: Evidence,
     options: PolicyOptions,
@@ -251,7 +251,7 @@ def gateway(
     return plan_from_scheme("gateway", evidence, options, scheme=scheme, bits=bits, settings=settings, notes=notes)
 
 
-@policy()
+@policy(fixes=("scheme",))
 def protect(
     evidence: Evidence,
     options: PolicyOptions,

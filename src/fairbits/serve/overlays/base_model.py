@@ -17,7 +17,7 @@ from fairbits.forward.recorder import is_observable
 from fairbits.forward.windows import TokenizedText
 from fairbits.models.architecture.architecture import Weight
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import read_packed
+from fairbits.models.io.layer_files import read_packed
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.gptq.block_rounding import matrix
@@ -46,6 +46,9 @@ class OverlayBase:
         self.schemes: dict[str, Scheme] = schemes_by_name(
             layer for layer in layers if is_observable(weights[layer.name], modules)
         )
+        other = next((scheme.format for scheme in self.schemes.values() if scheme.format != "integer"), None)
+        if other is not None:
+            raise InputError(f"{base.target} is stored as {other}; the base of overlays must have integers")
         if not self.schemes:
             raise InputError(
                 f"{base.target} has no quantized linear layer whose input can be observed; "

@@ -34,7 +34,7 @@ from fairbits.core.records import (
     to_json,
 )
 from fairbits.models.checkpoint import Checkpoint
-from fairbits.models.io.compressed_tensors import WORD_BITS, packed_tensors, read_packed
+from fairbits.models.io.layer_files import WORD_BITS, packed_tensors, read_packed
 from fairbits.models.io.safetensors_files import Piece, in_memory, map_tensor, read_header, tensor_chunks
 from fairbits.models.scales.groups import Codes
 from fairbits.serve.overlays.activations import ActivationTable, Clip

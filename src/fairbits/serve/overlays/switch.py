@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.scales.groups import Codes, dequantize, divisors, split_like
+from fairbits.models.scales.groups import Codes, divisors, split_like
 from fairbits.models.swapped_model import matrix_at
 from fairbits.serve.overlays.overlay_files import BASE, Overlay, Patch
 
@@ -97,7 +97,7 @@ def _rescaled(rows: Tensor, patch: Patch, *, back: bool) -> Tensor:
     old, new = old.to(rows.dtype), new.to(rows.dtype)
     wide = torch.promote_types(rows.dtype, torch.float32)
     codes = (split_like(rows, old).to(wide) / divisors(old).to(wide)[:, :, None]).round_()
-    return dequantize(codes.reshape(rows.shape), new)
+    return Codes(codes.reshape(rows.shape), new, patch.bits).dequantized
 
 
 @torch.no_grad()

@@ -17,17 +17,8 @@ from fairbits.core.errors import InputError
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io import compressed_tensors as module
 from fairbits.models.io.checkpoint_writer import QuantizedWriter
-from fairbits.models.io.compressed_tensors import (
-    check_storable,
-    layer_bytes,
-    layer_tensors,
-    pack_codes,
-    packed_tensors,
-    planned_bytes,
-    quantization_config,
-    read_packed,
-    why_not_storable,
-)
+from fairbits.models.io.compressed_tensors import check_storable, planned_bytes, quantization_config, why_not_storable
+from fairbits.models.io.layer_files import layer_bytes, layer_tensors, pack_codes, packed_tensors, read_packed
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
 
@@ -77,7 +68,7 @@ def test_packing_is_the_one_written_bit_by_bit_and_its_inverse_is_exact(bits: in
 def test_large_maps_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = random_codes(3)
     whole = packed_tensors("w.weight", codes)
-    monkeypatch.setattr("fairbits.models.io.compressed_tensors.PACKED_WEIGHTS", 100)  # two rows
+    monkeypatch.setattr("fairbits.models.io.layer_files.PACKED_WEIGHTS", 100)  # two rows
     parts = packed_tensors("w.weight", codes)
     assert torch.equal(parts["w.weight_packed"], whole["w.weight_packed"])
     assert torch.equal(read_packed(parts, "w.weight", bits=3).codes, codes.codes)

@@ -2,7 +2,7 @@
 
 import torch
 
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.grid import FLOAT_GRIDS, Grid
 from fairbits.models.scales.groups import divisors
 from fairbits.quantization.gptq import columns, columns_cpu, columns_gpu
 from fairbits.quantization.gptq.columns_cpu import Panel
@@ -10,7 +10,14 @@ from fairbits.quantization.gptq.columns_cpu import Panel
 
 def main() -> None:
     """Runs the cases."""
-    for width, out, dtype in ((640, 40, torch.float32), (96, 33, torch.float16), (48, 5, torch.float32)):
+    integers = Grid(4, "twos")
+    for width, out, dtype, grid in (
+        (640, 40, torch.float32, integers),
+        (96, 33, torch.float16, integers),
+        (48, 5, torch.float32, integers),
+        (640, 40, torch.float32, FLOAT_GRIDS["e2m1"]),
+        (96, 33, torch.float32, FLOAT_GRIDS["e4m3"]),
+    ):
         torch.manual_seed(width)
         X = torch.randn(2 * width, width)
         X[:, 1:] += 0.5 * X[:, :-1]
@@ -18,7 +25,8 @@ def main() -> None:
         assert factor is not None
         W = torch.randn(out, width)
         weights, group = columns._reorder(W, factor), (factor.order // 16).int()
-        scales = (W.reshape(out, -1, 16).abs().amax(2) / 7.5).to(dtype).T.contiguous()
+        largest = 7.5 if grid is integers else grid.largest
+        scales = (W.reshape(out, -1, 16).abs().amax(2) / largest).to(dtype).T.contiguous()
         divide_by, rounded = divisors(scales).to(weights.dtype), []
         for round_panel in (columns_cpu.round_panel, columns_gpu.round_panel):
             codes, errors = torch.empty(width, out, dtype=torch.int8), torch.empty_like(weights)
@@ -27,7 +35,7 @@ def main() -> None:
                 wanted = torch.addmm(weights[at], factor.feedback[at, :start], errors[:start], alpha=-1)
                 feedback = factor.feedback[at, at]
                 panel = Panel(wanted, weights[at], feedback, scales, divide_by, group[at], codes[at], errors[at])
-                round_panel(panel, Grid(4, "twos"))
+                round_panel(panel, grid)
             rounded.append((codes, errors))
         (expected, expected_errors), (codes, errors) = rounded
         same = torch.equal(expected, codes) and torch.allclose(expected_errors, errors)

@@ -59,5 +59,5 @@ def test_products_are_rounded_as_torch_stores_them(dtype: torch.dtype) -> None:
     every = torch.cat([values, -values, halves, halves * 2.0**-24, torch.zeros(1)])
     every = every[every.abs() < torch.finfo(dtype).max / 2]
     digits, least = columns_cpu.PRECISION[dtype]
-    rounded = torch.tensor([columns_cpu._rounded(value, digits, least) for value in every.double().tolist()])
+    rounded = torch.tensor([columns_cpu._loaded(value, digits, least) for value in every.double().tolist()])
     assert torch.equal(rounded, every.to(dtype).float())

@@ -4,8 +4,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairbits.core.errors import InputError
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.groups import round_to_nearest, scheme_grid
+from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.learned.learn import HoldoutEvaluation, LearningState, distill, language_weights
 from fairbits.quantization.learned.learnable_codes import LearnableCodes
 from fairbits.quantization.plan import Learning
@@ -41,8 +41,9 @@ class TargetWeights:
 def learned(saved=None, **bad):
     rng = torch.Generator().manual_seed(0)
     W = torch.randn(6, 8, generator=rng)
-    grid = Grid(3, "twos")
-    codes = LearnableCodes(W, round_to_nearest(W, torch.full((6, 2), 0.25), grid=grid), grid=grid, transposed=False)
+    scheme = Scheme(3, 4, grid="twos")
+    start = round_to_nearest(W, torch.full((6, 2), 0.25), grid=scheme_grid(scheme))
+    codes = LearnableCodes(W, start, scheme=scheme, transposed=False)
     distillation = TargetWeights(codes, W + 0.3 * torch.randn(6, 8, generator=rng), **bad)
     return distill({"map": codes}, distillation, learning=Learning(), steps=STEPS, rate=0.1, saved=saved)
 

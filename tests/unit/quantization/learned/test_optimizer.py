@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.groups import round_to_nearest, scheme_grid
+from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.learned.adam_cpu import AdamMoments
 from fairbits.quantization.learned.learnable_codes import MAX_OFFSET, LearnableCodes
 from fairbits.quantization.learned.optimizer import CodeOptimizer
@@ -10,9 +10,9 @@ from fairbits.quantization.learned.optimizer import CodeOptimizer
 
 def learnable(seed=0, shape=(6, 8)):
     W = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    grid = Grid(4, "twos")
-    codes = round_to_nearest(W, torch.full((shape[0], 2), 0.25), grid=grid)
-    return LearnableCodes(W, codes, grid=grid, transposed=False)
+    scheme = Scheme(4, 4, grid="twos")
+    codes = round_to_nearest(W, torch.full((shape[0], 2), 0.25), grid=scheme_grid(scheme))
+    return LearnableCodes(W, codes, scheme=scheme, transposed=False)
 
 
 def test_a_weight_takes_six_bytes():

@@ -116,7 +116,7 @@ def test_missing_text_is_noticed_before_anything_is_measured(unmeasured: Evidenc
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("rtn", {"avg_bits": 4}, r"rtn does not take avg_bits \(allocate, fair do\); it takes bits, .*, keep$"),
+        ("rtn", {"avg_bits": 4}, r"rtn does not take avg_bits \(allocate, fair do\); it takes scheme, bits, .*, keep$"),
         ("gptq", {"k": 3}, r"gptq does not take k \(gateway, protect do\); it takes"),
         ("allocate", {"avg_bits": 4, "bits": 4}, r"allocate does not take bits \(all others do\); it takes"),
     ],
@@ -135,7 +135,7 @@ def test_a_refused_option_names_the_policies_that_take_it(
         ({"group": "row"}, "group is 'row'"),
         ({"grid": "midrise"}, "grid is 'midrise'"),
         ({"embeddings": 5}, "embeddings is 5"),
-        ({"speed": 3}, "rtn does not take speed; it takes bits, group, grid, embeddings"),
+        ({"speed": 3}, "rtn does not take speed; it takes scheme, bits, group, grid, embeddings"),
     ],
 )
 def test_bad_values_of_common_options(
