@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import fairbits as fb
 from fairbits.models.scales.scheme import Group, Scheme
 from fairbits.quantization.plan import Plan
+from fairbits.quantization.policies.option import SCHEMES
 from vllm_models import EMBEDDED, EXPERT_MODELS, LANGUAGES, MODELS, OTHER_MODELS, small_model
 
 BFLOAT16 = ("gemma2", "gemma3", "gpt_oss", "glm4", "apertus")
@@ -26,6 +27,7 @@ class Case:
 
     `embeddings`  "keep", 8 or 4, or "head 4": the head alone in 4 bits
     `damaged`     one scale is doubled after quantization, to see that the comparison notices
+    `scheme`      a format that servers know, instead of bits and group
     """
 
     family: str
@@ -35,6 +37,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=lambda: {"policy": "rtn"}, hash=False)
     dtype: str = "float16"
     damaged: bool = False
+    scheme: str | None = None
 
     @property
     def tokenizer(self) -> str:
@@ -50,7 +53,12 @@ class Case:
     @property
     def name(self) -> str:
         """A name for files."""
-        how = "plain" if self.bits is None else f"w{self.bits}-{self.group}-{self.embeddings}-{self.policy}"
+        how = (
+            "plain"
+            if self.bits is None and self.scheme is None
+            else f"w{self.bits}-{self.group}-{self.embeddings}-{self.policy}"
+        )
+        how = how if self.scheme is None else f"{self.scheme}-{self.policy}"
         return f"{self.family}-{how}-{self.dtype}{'-damaged' * self.damaged}".replace(" ", "").replace(",", "-")
 
 
@@ -91,6 +99,16 @@ def gpu_cases() -> list[Case]:
     return [*every, *others, *large, *groups, *widths, *signed, *policies, head, Case("llama", damaged=True)]
 
 
+def scheme_cases() -> list[Case]:
+    """Returns every format that `quantize --scheme` writes, on five families, with gptq."""
+    families, options = ("llama", "qwen2", "gemma3", "mixtral", "bloom"), {"policy": "gptq", **WITH_TEXT}
+    return [
+        Case(family, None, options=options, dtype="bfloat16", scheme=scheme)
+        for scheme in SCHEMES
+        for family in families
+    ]
+
+
 def sixteen_bits(family: str) -> str:
     """Returns the type of 16 bits that vLLM serves a family in."""
     return "bfloat16" if family in BFLOAT16 else "float16"
@@ -106,7 +124,7 @@ def model_of(case: Case, root: Path) -> Path:
 def checkpoint_of(case: Case, root: Path) -> Path:
     """Returns the directory that is served, which is written if it is not there."""
     model = model_of(case, root)
-    if case.bits is None:
+    if case.bits is None and case.scheme is None:
         return model
     out = root / "checkpoints" / replace(case, dtype="any").name
     if not out.exists():
@@ -120,6 +138,8 @@ def checkpoint_of(case: Case, root: Path) -> Path:
 def plan_of(case: Case, model: Path) -> Plan:
     """Returns the plan of a case."""
     settings = dict(case.options) | {"bits": case.bits, "group": case.group}
+    if case.scheme is not None:
+        settings = dict(case.options) | {"scheme": case.scheme}
     if case.embeddings != "head 4":
         return fb.plan(model, **settings, embeddings=case.embeddings)
     plan = fb.plan(model, **settings)

@@ -3,6 +3,7 @@
     python benchmarks/vllm_check.py run [--environment DIR] [--out build/vllm] [--only llama]
     python benchmarks/vllm_check.py run --gpu PYTHON     the cases for a GPU, with a vLLM that is already installed
     python benchmarks/vllm_check.py table [--gpu PYTHON]     writes the table of docs/models.md
+    python benchmarks/vllm_check.py run|table --schemes      the formats of quantize --scheme, for docs/formats.md
 
 Small trained models of real classes are quantized, served by the CPU build of vLLM in an environment of its own, and
 computed by transformers in this one, on the CPU. Compared are greedy tokens, the logits after every prompt, and the
@@ -23,10 +24,11 @@ import numpy as np
 import torch
 import transformers
 
+import fairbits as fb
 from environments import python_of
 from fairbits.core.files import write_files
-from vllm_cases import Case, cases, checkpoint_of, gpu_cases, greedy, nats_of, token_ids
-from vllm_table import PAGE, write_table
+from vllm_cases import Case, cases, checkpoint_of, gpu_cases, greedy, nats_of, scheme_cases, token_ids
+from vllm_table import PAGE, write_schemes, write_table
 
 ROOT = Path(__file__).parents[1]
 OUT, RESULTS = ROOT / "build/vllm", "results"
@@ -39,7 +41,7 @@ PROMPTS, LENGTH, NEW_TOKENS = 4, 64, 8
 
 def run(options: argparse.Namespace) -> None:
     """Quantizes and serves every case, and writes the comparison with transformers."""
-    chosen = cases() if options.gpu is None else gpu_cases()
+    chosen = scheme_cases() if options.schemes else cases() if options.gpu is None else gpu_cases()
     models = {case: checkpoint_of(case, options.out) for case in chosen if options.only in (None, case.family)}
     texts = {}
     for case, directory in models.items():
@@ -54,7 +56,11 @@ def run(options: argparse.Namespace) -> None:
 
 def file_ending(options: argparse.Namespace) -> str:
     """Returns what the names of results end in."""
-    return "-gpu" * (options.gpu is not None) + ("" if options.only is None else f"-{options.only}")
+    return (
+        "-gpu" * (options.gpu is not None)
+        + "-schemes" * options.schemes
+        + ("" if options.only is None else f"-{options.only}")
+    )
 
 
 def text_of(directory: Path) -> dict[str, Any]:
@@ -125,10 +131,13 @@ def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) 
     reply, logits = answer
     facts = {key: value for key, value in asdict(case).items() if key != "options"} | {"policy": case.policy}
     source = directory.with_name(directory.name.removesuffix("-damaged"))
-    exact, same = (
-        transformers.AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype)).eval()
-        for dtype in ("float32", case.dtype)
-    )
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    if case.scheme is None:
+        exact, same = (load(source, dtype=getattr(torch, dtype)).eval() for dtype in ("float32", case.dtype))
+    else:  # transformers unpacks some formats in bfloat16 only
+        exact, same = (fb.Checkpoint(source).load(getattr(torch, dtype)) for dtype in ("float32", case.dtype))
+        if case.family != "mixtral":
+            facts |= {"transformers": apart_in_logits(exact, source, text["prompts"])}
     if logits is None:
         return facts | {"error": reply["error"]}
     expected = [greedy(same, prompt, NEW_TOKENS) for prompt in text["prompts"]]
@@ -146,6 +155,23 @@ def compared(case: Case, directory: Path, text: dict[str, Any], answer: Answer) 
     }
 
 
+@torch.no_grad()
+def apart_in_logits(model: Any, directory: Path, prompts: list[list[int]]) -> dict[str, Any]:
+    """Returns the largest difference of the logits of transformers from those of fairbits, relative to the largest.
+
+    transformers computes in float32, or where it unpacks weights in bfloat16 only, in that.
+    """
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+        try:
+            pairs = [[run(input_ids=torch.tensor([ids])).logits.float() for run in (model, loaded)] for ids in prompts]
+        except RuntimeError:  # its weights are not of that type
+            continue
+        most = max(float((ours - theirs).abs().max() / ours.abs().max()) for ours, theirs in pairs)
+        return {"type": str(dtype).removeprefix("torch."), "logits": most}
+    raise ValueError(f"transformers computes {directory} in neither type")
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,10 +180,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--gpu", type=Path, metavar="PYTHON", help="of an environment whose vLLM computes on a GPU")
     parser.add_argument("--only", help="a family: all cases of it, in files of their own")
+    parser.add_argument("--schemes", action="store_true", help="the formats of quantize --scheme instead")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     if options.command == "run":
         run(options)
+    elif options.schemes:
+        write_schemes(options.out / f"{RESULTS}{file_ending(options)}.json")
     else:
         write_table(options.out / f"{RESULTS}{file_ending(options)}.json", options.page, gpu=options.gpu is not None)
 

@@ -127,3 +127,53 @@ def size(value: float) -> str:
     if math.isnan(value):
         return ""
     return "< .0001" if value < 1e-4 else number(value, 4)
+
+
+FORMATS_PAGE = PAGE.with_name("formats.md")
+SCHEMES_BEGIN = "<!-- schemes: written by benchmarks/vllm_check.py table --schemes -->"
+SCHEMES_END = "<!-- end of schemes -->"
+
+
+def write_schemes(results: Path, page: Path = FORMATS_PAGE) -> None:
+    """Replaces the table of the formats that fairbits writes."""
+    content = json.loads(results.read_text("utf-8"))
+    head, rest = page.read_text("utf-8").split(SCHEMES_BEGIN)
+    text = "\n".join(scheme_lines(content))
+    page.write_text(f"{head}{SCHEMES_BEGIN}\n\n{text}\n\n{SCHEMES_END}{rest.split(SCHEMES_END)[1]}", "utf-8")
+
+
+def scheme_lines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the caption, a row for every format with a column for every family, and why vLLM refused."""
+    settings, every = results["settings"], results["cases"]
+    families = list(dict.fromkeys(case["family"] for case in every))
+    languages = len(next(case for case in every if "losses" in case)["losses"])
+    by_scheme: dict[str, dict[str, Any]] = {}
+    for case in every:
+        by_scheme.setdefault(case["scheme"], {})[case["family"]] = case
+    yield (
+        f"vLLM {settings['vllm']} (CPU build, {settings.get('machine') or 'processor not recorded'}, bfloat16), "
+        f"transformers {settings['transformers']} with compressed-tensors {settings['compressed_tensors']} and "
+        "fairbits read the same files, which `quantize --policy gptq --scheme` wrote. Small models of the real "
+        "classes, trained for seconds. Column transformers: the largest difference of its logits from those of "
+        "fairbits, relative to the largest logit, over all models but Mixtral, the inputs of whose experts it does "
+        "not round; † computed in bfloat16. Columns of models: the largest difference of vLLM's loss from that of "
+        f"fairbits (float32), over {languages} languages of {settings['texts_per_language']} texts with "
+        f"{settings['tokens_per_text']} tokens, in nats per token.\n"
+    )
+    reasons: list[str] = []
+    rows = []
+    for scheme, cases in by_scheme.items():
+        read = [case["transformers"] for case in cases.values() if case["family"] != "mixtral"]
+        most = size(max(entry["logits"] for entry in read)) + " †" * any(entry["type"] != "float32" for entry in read)
+        rows.append([scheme, most, *(_scheme_cell(cases[family], reasons) for family in families)])
+    yield from table(("scheme", "transformers", *(NAMES[family] for family in families)), rows)
+    for number_of, reason in enumerate(reasons, 1):
+        yield f"\n[{number_of}] vLLM: {reason}"
+
+
+def _scheme_cell(case: Mapping[str, Any], reasons: list[str]) -> str:
+    if "error" not in case:
+        return size(worst_loss(case))
+    if case["error"] not in reasons:
+        reasons.append(case["error"])
+    return f"[{reasons.index(case['error']) + 1}]"

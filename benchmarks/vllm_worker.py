@@ -4,7 +4,7 @@
 
 JOB names the models, and prompts and texts for each tokenizer. Of each model OUT gets NAME.json (tokens, losses, or
 what vLLM said) and NAME.npz (the logits after each prompt). Linear layers that no CPU kernel of vLLM computes are
-computed by `PlainKernel`. On a GPU kernels of vLLM compute everything.
+computed by `PlainKernel`, or as vLLM emulates their format. On a GPU kernels of vLLM compute everything.
 """
 
 import json
@@ -25,13 +25,22 @@ os.environ |= {
 import numpy as np
 import torch
 from vllm.distributed import cleanup_dist_env_and_memory
-from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS
+from vllm.model_executor.kernels.linear import _POSSIBLE_KERNELS, register_linear_kernel
 from vllm.model_executor.kernels.linear.mixed_precision.MPLinearKernel import MPLinearKernel
+from vllm.model_executor.kernels.linear.mxfp4.emulation import EmulationMxfp4LinearKernel
+from vllm.model_executor.kernels.linear.mxfp8.emulation import EmulationMxfp8LinearKernel
+from vllm.model_executor.kernels.linear.nvfp4.emulation import EmulationNvFp4LinearKernel
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16
 from vllm.platforms import PlatformEnum, current_platform
 
 import vllm
 
+EMULATIONS = (
+    (EmulationNvFp4LinearKernel, "nvfp4"),
+    (EmulationMxfp4LinearKernel, "mxfp4"),
+    (EmulationMxfp8LinearKernel, "mxfp8"),
+)
+"""vLLM's own stand-ins for kernels that need a GPU."""
 OPTIONS = "VLLM_CHECK_OPTIONS"
 """Further options of the engine, as JSON: a machine may lack the kernels that vLLM would choose."""
 
@@ -72,6 +81,8 @@ def served(directory: str, dtype: str, text: dict[str, Any]) -> tuple[dict[str, 
         # vLLM's own is asked first, but for float32, which it takes and then does not compute
         ordered = [PlainKernel, *kernels] if dtype == "float32" else [*kernels, PlainKernel]
         _POSSIBLE_KERNELS[PlatformEnum.CPU][:] = ordered
+        for emulation, kind in EMULATIONS:
+            register_linear_kernel(emulation, PlatformEnum.CPU, kind)
     model = vllm.LLM(
         directory,
         dtype=dtype,

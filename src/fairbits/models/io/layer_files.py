@@ -47,11 +47,8 @@ EXPONENT_OF_ONE = 127  # in 8 bits
 
 
 def named_scheme(name: str, targets: Iterable[str]) -> QuantizationScheme:
-    """Returns a format as compressed-tensors knows it; FP8 has a scale for each channel, which servers read too."""
-    scheme: QuantizationScheme = preset_name_to_scheme(name, list(targets))
-    if name == "FP8":  # one scale for a whole tensor would be less precise, and vLLM rounds joined layers again
-        scheme.weights.strategy = "channel"
-    return scheme
+    """Returns a format as compressed-tensors knows it."""
+    return preset_name_to_scheme(name, list(targets))
 
 
 def layout(weight: Weight, scheme: Scheme) -> str:
@@ -85,7 +82,9 @@ def layer_tensors(
 
 def stored_scales(codes: Codes, scheme: Scheme) -> Tensor:
     """Returns scales as a file has them."""
-    scales = codes.scales[::BLOCK_SIZE] if scheme.group == "block" else codes.scales
+    scales = codes.scales[:: height(scheme, len(codes.scales))]
+    if scheme.group == "tensor" and scheme.format != "integer":
+        return scales[0].clone()
     if scheme.scales == "e8m0":
         return (torch.frexp(scales).exponent - 1 + EXPONENT_OF_ONE).to(torch.uint8)
     if scheme.scales == "e4m3":
@@ -93,10 +92,17 @@ def stored_scales(codes: Codes, scheme: Scheme) -> Tensor:
     return scales.contiguous()
 
 
+def height(scheme: Scheme, rows: int) -> int:
+    """Returns how many rows share a scale in a file."""
+    if scheme.format == "integer":
+        return 1
+    return {"block": BLOCK_SIZE, "tensor": rows}.get(str(scheme.group), 1)
+
+
 def layer_bytes(weight: Weight, scheme: Scheme, *, dtype: torch.dtype, tied: int = 0) -> int:
     """Returns the bytes of these tensors; packed they are out·(4⌈in·bits/32⌉ + groups·|dtype|) + 16."""
     out, columns = weight.shape
-    rows = -(-out // BLOCK_SIZE) if scheme.group == "block" else out
+    rows = -(-out // height(scheme, out))
     scale_bytes = rows * scheme.groups(columns) * (dtype.itemsize if scheme.scales == "model" else 1)
     constants = len(planned_constants(scheme)) * torch.float32.itemsize
     if layout(weight, scheme) == PACKED:
@@ -154,8 +160,7 @@ def read_layer(tensors: Mapping[str, Tensor], weight: Weight, scheme: Scheme) ->
         scales = powers_of_two(scales, f"{name}_scale")
     elif scheme.scales == "e4m3":
         scales = scales.float() / constants[WEIGHT_GLOBAL_SCALE]
-    height = BLOCK_SIZE if scheme.group == "block" else 1
-    scales = scales.repeat_interleave(height, 0)[: len(numbers)]
+    scales = scales.reshape(-1, scales.shape[-1]).repeat_interleave(height(scheme, len(numbers)), 0)[: len(numbers)]
     return Codes(torch.where(numbers & sign > 0, -size, size), scales, bits, scheme.numbers, constants)
 
 

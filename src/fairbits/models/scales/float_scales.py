@@ -2,7 +2,8 @@
 
 A scale is stored as a power of two (MXFP4, MXFP8), in 8 bits (NVFP4), or in the type of the model. Of the first two
 kinds few can be the best one, and all of these are tried. Of the third kind, OCTAVE scales are tried, as the errors of
-floating-point numbers repeat when the scale doubles.
+floating-point numbers repeat when the scale doubles. One scale of a whole tensor is set by the largest weight: servers
+want it to be the same in all layers that they join.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fairbits.core.array_checks import Floats
-from fairbits.core.errors import InputError
 from fairbits.models.scales.grid import FLOAT_GRIDS, FloatGrid, Grid
 from fairbits.models.scales.scheme import BLOCK_SIZE, Numbers, Objective, Scheme
 
@@ -63,15 +63,18 @@ def full_global_scale(largest: Tensor) -> Tensor:
 
 
 def float_scales(
-    W: Tensor, scheme: Scheme, *, importance: Floats | None, dtype: torch.dtype, global_scale: Tensor | None
+    W: Tensor, scheme: Scheme, *, importance: Floats | None, dtype: torch.dtype, largest: Tensor
 ) -> Tensor:
     """Returns scales (out, groups) of W (out, in) for a floating-point grid, each of which can be stored.
+
+    `largest` is the largest |w| of all layers that servers join with this one.
 
     The exact clip chooses among them by Σ_j h_j (w_j − Q(w_j))²; `importance` is h_j of each language, or of their
     mean. The objective is the worst of them, or the worst in relation to its own best scale.
     """
-    if scheme.scales == "e4m3" and global_scale is None:
-        raise InputError(f"{scheme.format} has a scale for the whole tensor, which was not given; report this")
+    if scheme.group == "tensor":
+        scale = (largest / FLOAT_GRIDS[scheme.numbers].largest).to(W.device).float()
+        return scale.expand(len(W), 1).contiguous()
     columns, groups = W.shape[1], scheme.groups(W.shape[1])
     h = np.ones((1, columns)) if importance is None else importance
     weights = torch.from_numpy(h).float().to(W.device).reshape(len(h), groups, 1, -1)
@@ -82,13 +85,13 @@ def float_scales(
     for part in torch.split(W.float(), rows):
         whole = torch.nn.functional.pad(part, (0, 0, 0, -len(part) % height))
         tiles = whole.reshape(-1, height, groups, columns // groups).transpose(1, 2).contiguous()
-        scales = _candidates(tiles, scheme, dtype, global_scale)
+        scales = _candidates(tiles, scheme, dtype, full_global_scale(largest))
         chosen = next(scales) if scheme.clip == "absmax" else _best(tiles, scales, weights, scheme)
         parts.append(chosen.repeat_interleave(height, 0)[: len(part)])
     return torch.cat(parts)
 
 
-def _candidates(tiles: Tensor, scheme: Scheme, dtype: torch.dtype, global_scale: Tensor | None) -> Iterator[Tensor]:
+def _candidates(tiles: Tensor, scheme: Scheme, dtype: torch.dtype, global_scale: Tensor) -> Iterator[Tensor]:
     """Yields the scales that may be best for tiles (rows, groups, height, width); first that of the largest weight."""
     grid, largest = FLOAT_GRIDS[scheme.numbers], tiles.abs().amax((2, 3))
     if scheme.scales == "e8m0":
@@ -98,7 +101,7 @@ def _candidates(tiles: Tensor, scheme: Scheme, dtype: torch.dtype, global_scale:
         for offset in (0, 1, -1):
             power = (exponent + offset).clamp(LEAST_EXPONENT, LARGEST_EXPONENT)
             yield torch.ldexp(torch.ones_like(largest), power)
-    elif global_scale is not None:
+    elif scheme.scales == "e4m3":
         overall = global_scale.to(tiles.device)
         code = grid_codes(largest / grid.largest * overall, E4M3)
         for offset in (0, *range(-BELOW, 0), *range(1, ABOVE + 1)):

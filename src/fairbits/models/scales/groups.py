@@ -141,7 +141,7 @@ def choose_scales(
     importance: Floats | None = None,
     pi: Floats | None = None,
     dtype: torch.dtype,
-    global_scale: Tensor | None = None,
+    largest: Tensor | None = None,
 ) -> tuple[Tensor, Notes]:
     """Returns the scale of every group of W as (out, groups) in `dtype`, on its device, and notes on any fall-back.
 
@@ -149,7 +149,7 @@ def choose_scales(
     exact clip minimises Σ_j h_j (w_j − Q(w_j))², with
     None, "mean"       h̄ = Σ_λ π_λ h(λ) / mean_j h_j(λ), so that languages with large activations do not dominate
     "worst", "regret"  the worst of all languages with π > 0
-    A format whose scales are e4m3 needs the `global_scale` that they are stored with.
+    `largest` is the largest |w| of all layers that servers join, None for that of W: it sets a scale of whole tensors.
     """
     notes: Notes = ()
     grid, weighed = scheme_grid(scheme), _importance(scheme, importance)
@@ -157,7 +157,8 @@ def choose_scales(
         if weighed is not None:
             weighed, notes = _of_languages(weighed, scheme, pi)
         how = scheme if weighed is not None or importance is None else replace(scheme, clip="absmax", objective=None)
-        scales = float_scales(W, how, importance=weighed, dtype=dtype, global_scale=global_scale)
+        most = W.abs().amax() if largest is None else largest
+        scales = float_scales(W, how, importance=weighed, dtype=dtype, largest=most)
         stored, rounding = _stored(scales, computed_dtype(scheme, dtype))
         return stored, (*notes, *rounding)
     blocks = split_groups(W, scheme)

@@ -57,7 +57,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "W8A8": Format("int", 8, "channel", inputs="dynamic"),
         "W4AFP8": Format("int", 4, 128, inputs="dynamic"),
         "FP8_DYNAMIC": Format("e4m3", 8, "channel", inputs="dynamic"),
-        "FP8": Format("e4m3", 8, "channel", inputs="static"),
+        "FP8": Format("e4m3", 8, "tensor", inputs="static"),
         "FP8_BLOCK": Format("e4m3", 8, "block", inputs="dynamic"),
         "NVFP4": Format("e2m1", 4, 16, "e4m3", "static"),
         "NVFP4A16": Format("e2m1", 4, 16, "e4m3"),
@@ -175,7 +175,8 @@ class Scheme:
     @property
     def as_stored(self) -> "Scheme":
         """The simplest scheme with the same form in a file; one scale of a tensor is repeated for each row."""
-        return Scheme(self.bits, within_rows(self.group), format=self.format)
+        group = within_rows(self.group) if self.format == "integer" else self.group
+        return Scheme(self.bits, group, format=self.format)
 
     def fits(self, columns: int) -> bool:
         return self.group_size is None or columns % self.group_size == 0

@@ -69,21 +69,22 @@ def round_layer(
     dtype: torch.dtype,
     inputs: InputStatistics | None,
     constants: Mapping[str, Tensor] = NO_CONSTANTS,
+    largest: Tensor | None = None,
 ) -> tuple[Codes, Notes]:
     """Returns the codes of W (out, in) by a scheme, with scales of `dtype`, and a note on every fall-back.
 
     `inputs` is None if the layer's input cannot be observed. GPTQ weights the exact clip by the diagonal of H, which is
     E[x²] of the mixture of languages, unless the objective is the worst language or regret. `constants` are what the
-    format has for the whole layer.
+    format has for the whole layer, and `largest` is the largest |w| of the layers that servers join with it.
     """
-    codes, notes = _round(W, scheme, dtype, inputs, constants.get(WEIGHT_GLOBAL_SCALE))
+    codes, notes = _round(W, scheme, dtype, inputs, largest)
     return replace(codes, constants=constants), notes
 
 
 def _round(
-    W: Tensor, scheme: Scheme, dtype: torch.dtype, inputs: InputStatistics | None, global_scale: Tensor | None
+    W: Tensor, scheme: Scheme, dtype: torch.dtype, inputs: InputStatistics | None, largest: Tensor | None
 ) -> tuple[Codes, Notes]:
-    grid, choose = scheme_grid(scheme), partial(choose_scales, W, dtype=dtype, global_scale=global_scale)
+    grid, choose = scheme_grid(scheme), partial(choose_scales, W, dtype=dtype, largest=largest)
     if not scheme.weighs_inputs:
         scales, notes = choose(scheme)
         return round_to_nearest(W, scales, grid=grid), notes
@@ -103,25 +104,25 @@ def _round(
     return codes, (*notes, *inputs.notes, *([kept] if rounded.kept_nearest else []))
 
 
-def tensor_constants(scheme: Scheme, *, weights: Iterable[Tensor], largest_input: float | None) -> dict[str, Tensor]:
-    """Returns what a format has for a whole layer; layers that servers join have the same, so all `weights` are given.
+def tensor_constants(scheme: Scheme, largest: Tensor, largest_input: float | None) -> dict[str, Tensor]:
+    """Returns what a format has for a whole layer, given the largest |w| of all layers that servers join with it.
 
-    An input that no text reached has a scale of 1, or what makes the largest weight of an empty tensor.
+    An input that no text reached has a scale of 1.
     """
     constants: dict[str, Tensor] = {}
     if scheme.scales == "e4m3":
-        constants[WEIGHT_GLOBAL_SCALE] = full_global_scale(torch.stack([W.abs().amax().cpu() for W in weights]).amax())
+        constants[WEIGHT_GLOBAL_SCALE] = full_global_scale(largest)
     if scheme.inputs == "static":
         if largest_input is None:
             raise InputError(
                 f"{scheme.format} has a scale for the inputs of this layer, which cannot be observed; choose a format "
                 "whose inputs have dynamic scales, such as FP8_DYNAMIC, or weights only, such as NVFP4A16"
             )
-        largest = torch.tensor(largest_input)
+        x = torch.tensor(largest_input)
         if scheme.scales == "e4m3":
-            constants[INPUT_GLOBAL_SCALE] = full_global_scale(largest)
+            constants[INPUT_GLOBAL_SCALE] = full_global_scale(x)
         else:
-            constants[INPUT_SCALE] = torch.where(largest > 0, largest / E4M3.largest, 1.0).reshape(1)
+            constants[INPUT_SCALE] = torch.where(x > 0, x / E4M3.largest, 1.0).reshape(1)
     return constants
 
 
@@ -261,18 +262,23 @@ class BlockRounding:
         for sees, names in _by_input(weights, schemes).items():
             # one factor for all layers that share the input
             statistics = None if inputs is None else inputs.statistics(sees)
-            largest = None if inputs is None else inputs.largest(sees)
+            ranges = None if inputs is None else inputs.largest(sees)
+            counted = [value for code, value in (ranges or {}).items() if self.plan.languages.get(code, 0) > 0]
             for name in names:
                 W, scheme = matrix(self.checkpoint, weights[name], read=reader.read), schemes[name]
                 try:
-                    constants = self._constants(name, scheme, reader, largest)
-                    layers[name], notes = round_layer(W, scheme, dtype=dtype, inputs=statistics, constants=constants)
+                    whole = scheme.scales == "e4m3" or (scheme.group == "tensor" and scheme.numbers != "int")
+                    largest = self._largest_weight(name, reader) if whole else torch.zeros(())
+                    constants = tensor_constants(scheme, largest, max(counted) if counted else None)
+                    layers[name], notes = round_layer(
+                        W, scheme, dtype=dtype, inputs=statistics, constants=constants, largest=largest
+                    )
                 except InputError as problem:
                     raise InputError(f"{name}: {problem}") from None
                 if inputs is not None and inputs.is_unreached(sees):
                     notes = tuple(UNREACHED if note == UNSEEN else note for note in notes)
                 result, changes[name] = layer_result(weights[name], W, layers[name], scheme, notes)
-                results[name] = replace(result, largest_input=largest or {}) if scheme.inputs == "static" else result
+                results[name] = replace(result, largest_input=ranges or {}) if scheme.inputs == "static" else result
                 if self.plan.thresholds and statistics is not None and statistics.squares is not None:
                     rows = [statistics.languages.index(code) for code in self.plan.languages]
                     thresholds[name] = language_scales(W, scheme, statistics.squares[rows], dtype=dtype)
@@ -283,16 +289,13 @@ class BlockRounding:
         done = RoundedBlock(index, ordered, tuple(results[name] for name in schemes), thresholds)
         return (done, changes) if self.ranks.alone else self._join(done, changes, reader, wanted=inputs is not None)
 
-    def _constants(
-        self, name: str, scheme: Scheme, reader: ReadAhead, largest: Mapping[str, float] | None
-    ) -> dict[str, Tensor]:
-        """Returns the constants of a layer, given the largest input in each language."""
+    def _largest_weight(self, name: str, reader: ReadAhead) -> Tensor:
+        """Returns the largest |w| of the layers that servers join with a layer."""
         architecture = self.checkpoint.architecture
         weight = architecture.weights[name]
         members = (weight,) if weight.fused is None else architecture.fused_groups[weight.fused]
-        tensors = (matrix(self.checkpoint, weight, read=reader.read) for weight in members)
-        counted = [value for code, value in (largest or {}).items() if self.plan.languages.get(code, 0) > 0]
-        return tensor_constants(scheme, weights=tensors, largest_input=max(counted) if counted else None)
+        tensors = (matrix(self.checkpoint, member, read=reader.read) for member in members)
+        return torch.stack([W.abs().amax().cpu() for W in tensors]).amax()
 
     def _rank_schemes(self, index: int | None) -> dict[str, Scheme]:
         """Returns the schemes of the layers that this rank rounds; layers that share an input stay together."""

@@ -5,7 +5,8 @@ for: k itself, or the k-th floating-point number. v are the offsets, bounded so 
 its first value and no farther. s = s₀ eʳ is the scale as it is stored. So the forward pass only ever sees weights that
 a loader could make of codes: what is evaluated is exactly what will be written. Rounding has no useful derivative; the
 straight-through estimator takes it as the identity, which gives ∂/∂v = s·x′·∂/∂W, x′ being half the distance between
-the neighbours of a number, and ∂/∂r = s Σ x·∂/∂W over a group. Powers of two, and scales of blocks, stay as they are.
+the neighbours of a number, and ∂/∂r = s Σ x·∂/∂W over a group. Powers of two, and scales of blocks and tensors, stay
+as they are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ class LearnableCodes(nn.Module):
     def __init__(self, W: Tensor, codes: Codes, *, scheme: Scheme, transposed: bool) -> None:
         super().__init__()
         self.start, self.grid = replace(codes), scheme_grid(scheme)
-        self.fixed_scales = scheme.scales == "e8m0" or scheme.group == "block"
+        self.fixed_scales = scheme.scales == "e8m0" or scheme.group in ("block", "tensor")
         self.transposed, self.stored = transposed, codes.scales.dtype
         self.shape = codes.codes.shape
         self.register_buffer("first_codes", split_like(codes.codes, codes.scales).to(W.device))

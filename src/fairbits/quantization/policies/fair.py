@@ -44,7 +44,7 @@ def fair(
     """
     from fairbits.models.device import is_gpu
 
-    if options.group == "tensor":
+    if options.group == "tensor" and options.scheme is None:
         raise InputError("group is tensor; fair learns scales per channel or per group: choose one of these")
     if avg_bits is not None and options.scheme is not None:
         raise InputError(f"scheme is {options.scheme} and avg_bits {avg_bits:g}; bits are free for integers only")
