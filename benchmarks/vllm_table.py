@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,12 +169,13 @@ def scheme_lines(results: Mapping[str, Any]) -> Iterator[str]:
         rows.append([scheme, most, *(_scheme_cell(cases[family], reasons) for family in families)])
     yield from table(("scheme", "transformers", *(NAMES[family] for family in families)), rows)
     for number_of, reason in enumerate(reasons, 1):
-        yield f"\n[{number_of}] vLLM: {reason}"
+        yield f"\n[{number_of}] vLLM: `{reason}`"
 
 
 def _scheme_cell(case: Mapping[str, Any], reasons: list[str]) -> str:
     if "error" not in case:
         return size(worst_loss(case))
-    if case["error"] not in reasons:
-        reasons.append(case["error"])
-    return f"[{reasons.index(case['error']) + 1}]"
+    reason = re.split(r" for layer_name| \(weight_key|\. Reasons| Declaration", case["error"])[0]
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"[{reasons.index(reason) + 1}]"

@@ -85,7 +85,11 @@ def plan(
     if audit is not None:
         policies.check_reads_audit(policy)
     if languages is None and text is None and not chosen.reads_text:
-        return policies.decide(policy, Evidence(checkpoint), **chosen_options)
+        without_text = policies.decide(policy, Evidence(checkpoint), **chosen_options)
+        if without_text.reads_text:
+            scheme = chosen_options["scheme"]
+            raise InputError(f"{scheme} has scales of inputs, which need text: name languages, or give text")
+        return without_text
     corpus = open_corpus_for(checkpoint, text, languages)
     source = PlanSource(
         checkpoint,
@@ -129,7 +133,7 @@ def check_variants(
     calibration = Calibration.of(corpus, DEFAULT_REQUEST)
     for variant, bits in [(variant, bits) for variant in variants for bits in widths]:
         try:
-            policies.decide(variant.policy, evidence, calibration=calibration, **{**common, **variant.at(bits)})
+            policies.decide(variant.policy, evidence, calibration=calibration, **variant.at(bits, common))
         except policies.EvidenceRequested:
             continue
         except InputError as problem:

@@ -250,6 +250,7 @@ def check_quantize(
     bits: int | None = None,
     group: Group | None = None,
     embeddings: Embeddings | None = None,
+    scheme: str | None = None,
 ) -> None:
     """Raises if a model cannot be written to `out` with these widths; call it before anything that takes time."""
     resolve_device(device)
@@ -259,7 +260,7 @@ def check_quantize(
         return
     check_directory(out, holding=())
     check_draft(out, resume=resume)
-    shape: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings}
+    shape: dict[str, Any] = {"bits": bits, "group": group, "embeddings": embeddings, "scheme": scheme}
     plain = decide("rtn", Evidence(checkpoint), **{name: value for name, value in shape.items() if value is not None})
     check_storable(checkpoint, plain.schemes)
 

@@ -61,7 +61,7 @@ class TrialWork:
                     text=opened.corpus if trial.variant.reads_text else None,
                     device=device,
                     progress=progress,
-                    **{**self.common, **trial.calibration.settings, **trial.variant.at(trial.bits)},
+                    **trial.variant.at(trial.bits, {**self.common, **trial.calibration.settings}),
                 )
                 key = trial.label, trial.bits, plan.digest
                 if key in same:

@@ -188,8 +188,8 @@ def _earlier_plan(chosen: dict[str, Any], *, plan_file: Path | None, draft: Path
 
 
 def _shape(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns bits, group and embeddings if they are set; a list of bits per block is left out."""
-    names = ("bits", "group", "embeddings")
+    """Returns bits, group, embeddings and scheme if they are set; a list of bits per block is left out."""
+    names = ("bits", "group", "embeddings", "scheme")
     return {name: settings[name] for name in names if isinstance(settings.get(name), int | str)}
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from fairbits.models.checkpoint import Checkpoint
 
+ENGLISH = "eng_Latn"
 NAMED = 6  # languages whose weights are shown
 UNEQUAL_BUDGETS = "mixes are then not compared at equal budgets"
 """The end of the note on a policy that had less calibration text than the others."""
@@ -280,7 +281,8 @@ class Plan(Shown):
         """
         results = [self._results_table()] if self.results else []
         learned = [] if self.learned is None else [self.learned.table()]
-        return [self._decisions_table(checkpoint), *results, *learned, *notes_table(self._all_notes())]
+        ranges = self._ranges_table()
+        return [self._decisions_table(checkpoint), *results, *ranges, *learned, *notes_table(self._all_notes())]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Returns one row per layer: its scheme and, once the plan is executed, its errors."""
@@ -354,6 +356,21 @@ class Plan(Shown):
             rows.append(("outside" if block is None else str(block), alpha, error, *language))
         headers = ("block", "α (median)", "‖ΔW‖²/‖W‖²", "worst language", "its error")
         return Table("Results", headers, tuple(rows), left=(3,))
+
+    def _ranges_table(self) -> list[Table]:
+        """Returns which languages set the scales of inputs, and how far they exceed what English alone would give."""
+        ranges = {result.name: result.largest_input for result in self.results if result.largest_input}
+        if not ranges:
+            return []
+        rows = []
+        for code in next(iter(ranges.values())):
+            leads = sum(max(sizes, key=lambda other: sizes[other]) == code for sizes in ranges.values())
+            above = {name: sizes[code] / sizes[ENGLISH] for name, sizes in ranges.items() if sizes.get(ENGLISH)}
+            most = max(above, key=lambda name: above[name]) if above else ""
+            excess = (f"{above[most]:.2f}", most.removesuffix(".weight")) if most else ("–", "–")
+            rows.append((language_from_code(code).name, f"{leads} of {len(ranges)}", *excess))
+        headers = ("language", "sets the scale of", "most × English", "in layer")
+        return [Table("Largest inputs of layers", headers, tuple(rows), left=(3,))]
 
     def _all_notes(self) -> Iterator[str]:
         """Yields the notes of the plan, then those of its layers; of notes that differ only in numbers, the first."""

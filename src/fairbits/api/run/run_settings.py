@@ -33,9 +33,8 @@ from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.device import AUTO, resolve_device
 from fairbits.models.scales.scheme import Group, Scheme, within_rows
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.plan import Calibration, Plan
+from fairbits.quantization.plan import ENGLISH, Calibration, Plan
 from fairbits.quantization.policies import DEFAULT, decide, find_policy
-from fairbits.quantization.policies.gptq import ENGLISH
 from fairbits.quantization.policies.option import Embeddings
 from fairbits.quantization.policies.variants import Variant, variant
 from fairbits.reports.content import THREADS
@@ -129,7 +128,7 @@ class RunSettings:
         )
 
     def options(self, policy: Variant, bits: int) -> dict[str, Any]:
-        return {"group": self.group, "embeddings": self.embeddings, **policy.at(bits)}
+        return policy.at(bits, {"group": self.group, "embeddings": self.embeddings})
 
     def plan(self, policy: Variant, bits: int, *, with_text: bool, progress: Progress | None) -> Plan:
         """Returns the plan of a policy; one that needs no text can be given it, to report the error of languages."""
@@ -221,11 +220,13 @@ def prepare_run(
 
 
 def usual_baselines(policy: Variant, corpus: Corpus, *, demo: bool) -> list[Variant]:
-    """Returns the default baseline: rtn, which costs one evaluation; none if it is the policy.
+    """Returns the default baseline: rtn in the same format, which costs one evaluation; none if it is the policy.
 
     The demonstration compares with GPTQ calibrated on English, if its text has English.
     """
     usual = DEMO_BASELINE if demo and ENGLISH in corpus.calibration else PLAIN
+    if "scheme" in policy.options:
+        usual += f":scheme={policy.options['scheme']}"
     return [variant(usual)] if usual != policy.name else []
 
 
@@ -244,7 +245,9 @@ def recorded_device(out: str | Path) -> str | None:
 def _check_out(out: str | Path, settings: RunSettings) -> None:
     """Raises if the quantized model cannot be written or has no room, unless it is already there."""
     target = Path(out) / "model"
-    shape: dict[str, Any] = {"bits": settings.bits, "group": settings.group, "embeddings": settings.embeddings}
+    common = {"group": settings.group, "embeddings": settings.embeddings}
+    names = ("bits", "group", "embeddings", "scheme")
+    shape = {name: value for name, value in settings.policy.at(settings.bits, common).items() if name in names}
     if target.is_symlink():
         raise InputError(f"{target} is a link; a run must write its own model: remove the link, or give another --out")
     if target.exists():

@@ -96,10 +96,7 @@ def decide(policy: str, evidence: Evidence, *, calibration: Calibration | None =
     function = find_policy(policy)
     if calibration is None and function.reads_text:
         raise InputError(f"{policy} needs text of every language: name languages, or give text")
-    plan = function(evidence, options, **special)
-    if calibration is None and plan.reads_text:
-        raise InputError(f"{options.scheme} has scales of inputs, which need text: name languages, or give text")
-    return plan
+    return function(evidence, options, **special)
 
 
 def _split(chosen: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

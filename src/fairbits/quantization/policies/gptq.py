@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 from fairbits.core.array_checks import weights_vector
 from fairbits.core.checks import one_of
 from fairbits.quantization.evidence import Evidence
-from fairbits.quantization.plan import Plan
+from fairbits.quantization.plan import ENGLISH, Plan
 from fairbits.quantization.policies.option import Option, PolicyOptions, input_weighted, policy
 from fairbits.quantization.policies.plan_from_scheme import equal_weights, one_language, plan_from_scheme
 from fairbits.text.language_codes import find_language
 
-ENGLISH = "eng_Latn"
 Mixture = Literal["equal", "english", "minimax"] | Mapping[str, float]
 
 

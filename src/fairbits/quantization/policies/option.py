@@ -123,7 +123,7 @@ class PolicyOptions:
     _: KW_ONLY
     scheme: Annotated[
         SchemeName | None,
-        Option("format that servers know, instead of bits and group: NVFP4, FP8_DYNAMIC, W8A8 …", default="integers"),
+        Option("format that servers know, such as NVFP4, instead of bits and group", default="integers of --bits"),
     ] = None
     bits: Annotated[int, Option("bits per weight, 2 to 8")] = 4
     group: Annotated[Group, Option("weights that share a scale: a number, channel or tensor")] = 128

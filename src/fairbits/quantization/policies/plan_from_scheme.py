@@ -9,8 +9,8 @@ from typing import Any
 from fairbits.core.errors import InputError
 from fairbits.core.units import megabytes
 from fairbits.models.architecture.architecture import Weight
+from fairbits.models.scales.scheme import BLOCK_SIZE, Scheme
 from fairbits.models.scales.scheme import BYTE_BITS as EMBEDDING_BITS
-from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
 from fairbits.quantization.policies.option import PolicyOptions
@@ -57,6 +57,7 @@ def plan_from_scheme(
         notes=(
             *checkpoint.notes,
             *_notes_on_layers(evidence, options),
+            *_notes_on_servers(evidence, schemes),
             *_notes_on_size(evidence, schemes.keys(), size),
             *notes,
         ),
@@ -159,6 +160,31 @@ def _notes_on_layers(evidence: Evidence, options: PolicyOptions) -> Iterator[str
         yield f"kept in the model's precision, as asked: blocks {', '.join(map(str, options.keep))}"
     if options.embeddings == 4:
         yield f"the head has 4 bits, the embedding {EMBEDDING_BITS}: the format packs linear layers only"
+
+
+def _notes_on_servers(evidence: Evidence, schemes: Mapping[str, Scheme]) -> Iterator[str]:
+    """Yields what vLLM or transformers cannot do with the formats of a plan."""
+    from fairbits.models.io.compressed_tensors import REARRANGED
+    from fairbits.models.scales.groups import planned_constants
+
+    architecture = evidence.checkpoint.architecture
+    weights = [architecture.weights[name] for name in schemes]
+    blocks = [weight for weight in weights if schemes[weight.name].group == "block" and weight.fused is not None]
+    uneven = next((weight for weight in blocks if weight.shape[0] % BLOCK_SIZE), None)
+    if uneven is not None:
+        yield (
+            f"vLLM cannot load this FP8_BLOCK: it joins {uneven.name} with other layers, and {uneven.shape[0]} rows "
+            f"are not blocks of {BLOCK_SIZE}; to serve the model with vLLM, use FP8_DYNAMIC"
+        )
+    whole = next((weight for weight in weights if planned_constants(schemes[weight.name])), None)
+    if whole is not None and architecture.family in REARRANGED:
+        yield (
+            f"vLLM cannot load this {schemes[whole.name].format}: it rearranges the rows of "
+            f"{REARRANGED[architecture.family].lstrip('.')}, and fails on a scale of the whole tensor; to serve the "
+            "model with vLLM, use FP8_DYNAMIC, W8A8 or MXFP4"
+        )
+    if any(weight.expert is not None and schemes[weight.name].inputs != "kept" for weight in weights):
+        yield "transformers computes experts without rounding their inputs, unlike vLLM and fairbits evaluate"
 
 
 def _notes_on_size(evidence: Evidence, schemes: Set[str], size: int) -> Iterator[str]:

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fairbits.core.errors import InputError
+from fairbits.models.scales.scheme import FORMATS
 from fairbits.quantization.policies import find_policy
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -18,14 +22,15 @@ class Variant:
 
     @property
     def reads_text(self) -> bool:
-        return find_policy(self.policy).reads_text
+        format = FORMATS.get(str(self.options.get("scheme")))
+        return find_policy(self.policy).reads_text or (format is not None and format.inputs == "static")
 
-    def at(self, bits: int) -> dict[str, Any]:
-        """Returns its options at a number of bits; a policy that takes mean bits is given these."""
-        if "scheme" in self.options:  # which decides them
-            return dict(self.options)
+    def at(self, bits: int, common: Mapping[str, Any] = NO_OPTIONS) -> dict[str, Any]:
+        """Returns its options and `common` ones at a number of bits; a policy that takes mean bits is given these."""
+        if "scheme" in self.options:  # which decides bits and group
+            return {name: value for name, value in common.items() if name != "group"} | dict(self.options)
         names = find_policy(self.policy).bits_options
-        return {next((name for name in names if name in self.options), names[0]): bits, **self.options}
+        return {**common, next((name for name in names if name in self.options), names[0]): bits, **self.options}
 
 
 def with_options(
