@@ -13,6 +13,7 @@ from fairbits.api.quantize import calibration_text
 from fairbits.core.errors import InputError
 from fairbits.forward.experts import ExpertCall
 from fairbits.models.checkpoint import Checkpoint
+from fairbits.models.io.checkpoint_writer import QuantizedWriter
 from fairbits.models.scales.groups import dequantize_in_float32
 from fairbits.models.scales.scheme import FORMATS
 from fairbits.quantization.execute import execute_plan
@@ -162,3 +163,38 @@ def test_in_memory_there_are_integers_only(reading_model) -> None:
     model = reading_model("wide_llama").directory
     with pytest.raises(InputError, match="MXFP4: write it with out"):
         fb.quantize(model, fb.plan(model, scheme="MXFP4", policy="rtn"))
+
+
+@pytest.mark.parametrize("scheme", ["NVFP4", "MXFP4", "FP8_BLOCK", "FP8"])
+def test_an_interrupted_run_ends_with_the_same_bytes(reading_model, tmp_path: Path, monkeypatch, scheme: str) -> None:
+    model = reading_model("wide_llama").directory
+    plan = fb.plan(model, scheme=scheme, **TEXT)
+    fb.quantize(model, plan, out=tmp_path / "whole")
+    added, blocks = QuantizedWriter.add, []
+
+    def add(writer: QuantizedWriter, index: int | None, *args: Any, **more: Any) -> None:
+        if blocks:
+            raise KeyboardInterrupt
+        blocks.append(index)
+        added(writer, index, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuantizedWriter, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            fb.quantize(model, plan, out=tmp_path / "cut")
+    fb.quantize(model, plan, out=tmp_path / "cut", resume=True)
+    files = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert [(tmp_path / "cut" / name).read_bytes() for name in files] == [
+        (tmp_path / "whole" / name).read_bytes() for name in files
+    ]
+
+
+def test_servers_that_cannot_load_a_format_are_named(reading_model) -> None:
+    plan = fb.plan(reading_model("wide_llama").directory, scheme="FP8_BLOCK", policy="rtn")
+    assert any(
+        "vLLM cannot load this FP8_BLOCK: it joins model.layers.0" in note for note in plan.notes
+    )
+    plan = fb.plan("embedded:tiny", scheme="NVFP4A16", policy="rtn")
+    assert any("vLLM cannot load this NVFP4A16: it rearranges" in note for note in plan.notes)
+    plan = fb.plan(reading_model("mixtral").directory, scheme="W8A8", policy="rtn")
+    assert any("transformers computes experts without rounding" in note for note in plan.notes)
