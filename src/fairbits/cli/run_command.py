@@ -16,6 +16,7 @@ from fairbits.core.table import Cell, NumberFormat, Table, dim, notes_table, ric
 from fairbits.core.units import megabytes
 from fairbits.quantization.policies import DEFAULT
 from fairbits.quantization.policies.option import parse_bits
+from fairbits.quantization.policies.variants import variant
 from fairbits.text.language_codes import short_name
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def run(
     names = early_checks.check(locals(), with_text=bool(models))
     compared = [] if baselines == "none" else options.split_names(baselines)
     common = policy_options.policy_values({"group": group, "embeddings": embeddings})
-    early_checks.check_policies([policy, *(compared or ())], bits=[bits], common=common)
+    width = variant(policy).bits_or(bits)
+    early_checks.check_policies([policy, *(compared or ())], bits=[width], common=common)
     more = [] if more_bits in (None, "none") else parse_bits(more_bits, "--more-bits")
     for width in more:
         whole("bits", width, least=2, most=8)

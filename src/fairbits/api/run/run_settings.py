@@ -187,9 +187,9 @@ def prepare_run(
     calibration = TextRequest("calibration", usual_tokens if tokens is None else tokens, sequence, seed)
     evaluation = TextRequest("evaluation", evaluated, sequence, seed)
     device = resolve_device(device, earlier=recorded_device(out))
-    whole("bits", bits, least=2, most=8)
-    others = sorted({whole("more_bits", other, least=2, most=8) for other in listed("more_bits", more_bits)} - {bits})
     chosen = variant(policy)
+    bits = chosen.bits_or(whole("bits", bits, least=2, most=8))
+    others = sorted({whole("more_bits", other, least=2, most=8) for other in listed("more_bits", more_bits)} - {bits})
     compared = None if baselines is None else [variant(name) for name in dict.fromkeys(listed("baselines", baselines))]
     if compared is not None and chosen.name in {baseline.name for baseline in compared}:
         raise InputError(f"{chosen.name} is the policy, so it cannot be a baseline too; give others, or none")

@@ -8,6 +8,7 @@ from typing import Any
 from fairbits.core.errors import InputError
 from fairbits.models.scales.scheme import FORMATS
 from fairbits.quantization.policies import find_policy
+from fairbits.quantization.policies.option import PolicyOptions
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
@@ -21,13 +22,24 @@ class Variant:
     options: Mapping[str, Any]
 
     @property
+    def bits(self) -> int | None:
+        """The bits of its scheme, which decides them; None without one."""
+        return PolicyOptions(scheme=self.options["scheme"]).bits if "scheme" in self.options else None
+
+    def bits_or(self, bits: int) -> int:
+        """Returns the bits of its scheme, instead of the default; without a scheme, the given ones."""
+        return bits if self.bits is None or bits != PolicyOptions.bits else self.bits
+
+    @property
     def reads_text(self) -> bool:
         format = FORMATS.get(str(self.options.get("scheme")))
         return find_policy(self.policy).reads_text or (format is not None and format.inputs == "static")
 
     def at(self, bits: int, common: Mapping[str, Any] = NO_OPTIONS) -> dict[str, Any]:
         """Returns its options and `common` ones at a number of bits; a policy that takes mean bits is given these."""
-        if "scheme" in self.options:  # which decides bits and group
+        if self.bits is not None:
+            if self.bits != bits:
+                raise InputError(f"{self.name} has {self.bits} bits, and not {bits}: give --bits {self.bits}")
             return {name: value for name, value in common.items() if name != "group"} | dict(self.options)
         names = find_policy(self.policy).bits_options
         return {**common, next((name for name in names if name in self.options), names[0]): bits, **self.options}
