@@ -11,7 +11,8 @@ from fairbits import Checkpoint, Plan
 from fairbits.api.quantize import calibration_text
 from fairbits.evaluation.reference import ReferenceModel
 from fairbits.forward.tokenize import tokenize_corpus
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.float_scales import AnyGrid
+from fairbits.models.scales.grid import FLOAT_GRIDS, Grid
 from fairbits.models.scales.groups import Codes, divisors
 from fairbits.models.swapped_model import SwappedModel
 from fairbits.quantization.gptq import columns, columns_cpu, columns_gpu, engine
@@ -62,7 +63,8 @@ def divergences(checkpoint: Checkpoint, rounded: list[dict[str, Codes]]) -> list
 
 @pytest.mark.parametrize("scales", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("width", "out"), [(640, 300), (160, 48)])
-def test_the_kernel_rounds_as_the_cpu_does(scales: torch.dtype, width: int, out: int) -> None:
+@pytest.mark.parametrize("grid", [Grid(4, "twos"), *FLOAT_GRIDS.values()])
+def test_the_kernel_rounds_as_the_cpu_does(grid: AnyGrid, scales: torch.dtype, width: int, out: int) -> None:
     """Up to 512 columns in float64, above in float32."""
     torch.manual_seed(0)
     X = torch.randn(4 * width, width, device="cuda")
@@ -70,7 +72,7 @@ def test_the_kernel_rounds_as_the_cpu_does(scales: torch.dtype, width: int, out:
     factor, _ = columns.factorize(X.T @ X / len(X))
     assert factor is not None
     W = torch.randn(out, width, device="cuda")
-    steps = (W.reshape(out, -1, 32).abs().amax(2) / 7.5).to(scales).T.contiguous()
+    steps = (W.reshape(out, -1, 32).abs().amax(2) / (7.5 if grid.bits == 4 else 448)).to(scales).T.contiguous()
     weights, group = columns._reorder(W, factor), (factor.order // 32).int()
     rounded = []
     for round_panel in (columns_cpu.round_panel, columns_gpu.round_panel):
@@ -78,13 +80,21 @@ def test_the_kernel_rounds_as_the_cpu_does(scales: torch.dtype, width: int, out:
         feedback, divide_by = factor.feedback[:96, :96], divisors(steps).to(weights.dtype)
         errors = torch.empty_like(wanted)
         panel = Panel(wanted, weights[:96], feedback, steps, divide_by, group[:96], codes, errors)
-        round_panel(panel, Grid(4, "twos"))
+        round_panel(panel, grid)
         rounded.append(panel)
     expected, kernel = rounded
     assert (expected.codes == kernel.codes).float().mean() > 0.999
     assert (expected.errors - kernel.errors).abs().median() == 0
     torch.testing.assert_close(kernel.wanted[0], expected.wanted[0])
     assert (kernel.wanted - expected.wanted).abs().median() < 1e-5
+
+
+@pytest.mark.parametrize("scheme", ["NVFP4A16", "MXFP4", "FP8_BLOCK", "FP8_DYNAMIC"])
+@pytest.mark.parametrize("policy", ["rtn", "mse"])
+def test_formats_that_read_no_text_have_the_same_codes(tiny: Checkpoint, policy: str, scheme: str) -> None:
+    rounding_plan = fairbits.plan(tiny, policy=policy, scheme=scheme, device="cpu")
+    cpu, gpu = (layers(list(round_model(tiny, rounding_plan, device=device))) for device in ("cpu", "cuda"))
+    assert equal_share(cpu, gpu) > 0.9999
 
 
 @pytest.mark.parametrize("policy", ["rtn", "mse"])

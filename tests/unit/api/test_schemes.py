@@ -191,9 +191,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(reading_model, tmp_path: Pa
 
 def test_servers_that_cannot_load_a_format_are_named(reading_model) -> None:
     plan = fb.plan(reading_model("wide_llama").directory, scheme="FP8_BLOCK", policy="rtn")
-    assert any(
-        "vLLM cannot load this FP8_BLOCK: it joins model.layers.0" in note for note in plan.notes
-    )
+    assert any("vLLM cannot load this FP8_BLOCK: it joins model.layers.0" in note for note in plan.notes)
     plan = fb.plan("embedded:tiny", scheme="NVFP4A16", policy="rtn")
     assert any("vLLM cannot load this NVFP4A16: it rearranges" in note for note in plan.notes)
     plan = fb.plan(reading_model("mixtral").directory, scheme="W8A8", policy="rtn")

@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compressed_tensors.quantization import (  # type: ignore[import-untyped]
-    QuantizationConfig,
-)
+from compressed_tensors.quantization import QuantizationConfig  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

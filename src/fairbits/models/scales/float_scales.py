@@ -40,7 +40,7 @@ def code_values(codes: Tensor, numbers: Numbers) -> Tensor:
         return codes
     values = torch.from_numpy(FLOAT_GRIDS[numbers].values)
     table = torch.cat([-values.flip(0)[:-1], values]).to(codes.device)
-    return table[codes.int().add_(FLOAT_GRIDS[numbers].highest)]
+    return table[codes.int() + FLOAT_GRIDS[numbers].highest]
 
 
 def code_gaps(codes: Tensor, numbers: Numbers) -> Tensor | float:
