@@ -312,8 +312,9 @@ class Plan(Shown):
         """Returns one row per range of blocks that are treated alike, and one per role outside the blocks."""
         rows: list[tuple[Cell, ...]] = []
         for label, layers in _alike(self.layers):
-            scheme = next((layer.scheme for layer in layers if layer.scheme is not None), None)
-            how = ("kept", *["–"] * 4) if scheme is None else _scheme_cells(scheme)
+            cells = {_scheme_cells(layer.scheme): None for layer in layers if layer.scheme is not None}
+            how = tuple(", ".join(dict.fromkeys(column)) for column in zip(*cells, strict=True))
+            how = how or ("kept", *["–"] * 4)
             size = () if checkpoint is None else (f"{_stored_bytes(layers, checkpoint):,}",)
             rows.append((label, *how, *size))
         columns = ("block", "bits", "group", "clip", "languages", "rounding")

@@ -1,5 +1,6 @@
 """Formats that servers know, as `quantize` writes them: read again here, by transformers, and after an interruption."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,11 @@ def test_a_comparison_rounds_inputs_too(reading_model, tmp_path: Path) -> None:
         ({"scheme": "NVFP4", "embeddings": 8}, "NVFP4 keeps them"),
         ({"scheme": "NVFP4", "policy": "protect"}, "protect does not take scheme"),
         ({"scheme": "NVFP4", "policy": "fair", "avg_bits": 4.5}, "bits are free for integers only"),
-        ({"scheme": "FP8_BLOCK"}, "groups of"),
+        ({"scheme": "FP8_BLOCK"}, r"inputs, which groups of 128 \(FP8_BLOCK\) do not divide"),
+        ({"scheme": "attention=FP8,attention=NVFP4"}, "names a part twice"),
+        ({"scheme": "heads=FP8"}, "a part in scheme is 'heads'"),
+        ({"scheme": "attention=FP5"}, "scheme is 'FP5'"),
+        ({"scheme": "experts=FP8"}, "which leaves out every block"),
     ],
 )
 def test_refusals(reading_model, options: dict[str, Any], message: str) -> None:
@@ -196,3 +201,25 @@ def test_servers_that_cannot_load_a_format_are_named(reading_model) -> None:
     assert any("vLLM cannot load this NVFP4A16: it rearranges" in note for note in plan.notes)
     plan = fb.plan(reading_model("mixtral").directory, scheme="W8A8", policy="rtn")
     assert any("transformers computes experts without rounding" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("scheme", ["attention=FP8_DYNAMIC,mlp=NVFP4A16", "mlp=W4A16", "attention=W8A8,mlp=MXFP4A16"])
+def test_every_part_of_a_block_has_its_format(reading_model, tmp_path: Path, scheme: str) -> None:
+    model, named = reading_model("wide_llama").directory, dict(pair.split("=") for pair in scheme.split(","))
+    done = quantized(model, tmp_path / "out", scheme=scheme)
+    for layer in done.layers:
+        part = named.get("mlp" if layer.role.startswith("mlp") else "attention") if layer.block is not None else None
+        assert (layer.scheme and ("W4A16" if layer.scheme.format == "integer" else layer.scheme.format)) == part
+    check_alike(
+        tmp_path / "out", dtype=torch.bfloat16 if "A16," in scheme + "," and "mlp=W" not in scheme else torch.float32
+    )
+
+
+def test_experts_may_have_another_format_than_attention(reading_model, tmp_path: Path) -> None:
+    model = reading_model("mixtral").directory
+    done = quantized(model, tmp_path / "out", scheme="experts=NVFP4,attention=FP8_DYNAMIC")
+    assert any("transformers cannot load this" in note for note in done.notes)
+    scores = fb.evaluate(tmp_path / "out", reference=model, text=WEATHER)
+    assert all(0 < estimate.value < 5 for estimate in scores.kl.values())
+    groups = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]["config_groups"].values()
+    assert {group["format"] for group in groups} == {"float-quantized", "nvfp4-pack-quantized"}

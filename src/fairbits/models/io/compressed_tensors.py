@@ -156,12 +156,16 @@ def _in_words(scheme: Scheme | None) -> str:
 
 
 def _check_experts(architecture: Architecture, stored: Mapping[str, Scheme]) -> None:
-    """Raises unless experts are all stored as all other linear layers of the blocks: loaders look up one scheme."""
+    """Raises unless experts are all stored alike and, if they are integers, as all other layers of the blocks.
+
+    transformers looks up one scheme for all of them; formats that only servers read are free of that.
+    """
     experts = [name for name, weight in architecture.linears.items() if weight.expert is not None]
     if not any(name in stored for name in experts):
         return
     inside = {scheme for name, scheme in stored.items() if architecture.weights[name].block is not None}
-    if len(inside) > 1 or not all(name in stored for name in experts):
+    alike = len({stored.get(name) for name in experts}) == 1
+    if not alike or (len(inside) > 1 and all(scheme.format == "integer" for scheme in inside)):
         raise InputError(
             f"the experts of {architecture.family} are to be stored in several ways; transformers reads all of them "
             "with one scheme: give every linear layer of the blocks the same bits and group, or keep all experts"
@@ -208,9 +212,9 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
     for scheme in sorted(layers, key=lambda scheme: (scheme in inside, scheme.bits, scheme.group_size or 0)):
         members = [weights[name] for name in layers[scheme]]
         heads = {weight.module for weight in members if weight.block is None}
-        experts = any(weight.expert is not None for weight in members)
-        alike = [*EXPERT_TARGETS * experts, *sorted(heads), "Linear"]
-        targets = alike if inside == {scheme} else sorted({weight.module for weight in members})
+        experts = EXPERT_TARGETS * any(weight.expert is not None for weight in members)
+        modules = {weight.module for weight in members if weight.expert is None}
+        targets = [*experts, *sorted(heads), "Linear"] if inside == {scheme} else [*experts, *sorted(modules)]
         # of T5 and its like some layers are whole bytes, and others packed
         groups.append(_group(targets, scheme, max(layout(weight, scheme) for weight in members)))
     layouts = {group["format"] for group in groups}

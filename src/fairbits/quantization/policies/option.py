@@ -108,6 +108,8 @@ def _text(default: Any) -> str:
 Embeddings = Literal["keep", 8, 4]
 SchemeName = Literal["W4A16", "W8A16", Served]
 SCHEMES: tuple[str, ...] = get_args(SchemeName)
+Part = Literal["attention", "mlp", "experts", "rest"]
+PARTS: tuple[Part, ...] = get_args(Part)
 WEIGHTS_ONLY: Mapping[str, tuple[int, Group]] = {"W4A16": (4, 128), "W8A16": (8, "channel")}
 """The schemes of integers alone, with their bits and group."""
 FLOAT_BITS = 16
@@ -122,8 +124,11 @@ class PolicyOptions:
 
     _: KW_ONLY
     scheme: Annotated[
-        SchemeName | None,
-        Option("format that servers know, such as NVFP4, instead of bits and group", default="integers of --bits"),
+        SchemeName | str | None,
+        Option(
+            "format that servers know, such as NVFP4, instead of bits and group; or attention=FP8_BLOCK,mlp=NVFP4",
+            default="integers of --bits",
+        ),
     ] = None
     bits: Annotated[int, Option("bits per weight, 2 to 8")] = 4
     group: Annotated[Group, Option("weights that share a scale: a number, channel or tensor")] = 128
@@ -150,17 +155,40 @@ class PolicyOptions:
                 "keep, such as 0,9,11"
             )
         if self.scheme is not None:
-            one_of("scheme", self.scheme, SCHEMES)
-            self._take_format(self.scheme)
+            for name in dict.fromkeys(self.schemes.values()):
+                one_of("scheme", name, SCHEMES)
+                self._take_format(name, mixed="=" in self.scheme)
         object.__setattr__(self, "group", self.nearest.group)  # checked there, with bits and grid
         blocks = {whole("a block in keep", block, least=0) for block in sequence("keep", self.keep)}
         object.__setattr__(self, "keep", tuple(sorted(blocks)))
         if self.embeddings not in get_args(Embeddings):
             raise InputError(f"embeddings is {self.embeddings!r}; it must be keep, 8 or 4")
 
-    def _take_format(self, name: str) -> None:
+    @cached_property
+    def schemes(self) -> Mapping[str, str]:
+        """The name of the scheme of each part of a block that has one; without a scheme, of none."""
+        if self.scheme is None or "=" not in self.scheme:
+            return {} if self.scheme is None else dict.fromkeys(PARTS, self.scheme)
+        pairs = [pair.partition("=") for pair in self.scheme.split(",")]
+        names = {one_of("a part in scheme", part.strip(), PARTS): name.strip() for part, _, name in pairs}
+        if len(names) < len(pairs):
+            raise InputError(f"scheme is {self.scheme!r:.80}, and names a part twice: name each once")
+        return names
+
+    def scheme_of(self, part: Part) -> Scheme | None:
+        """Returns how a part is rounded to nearest, with scales set by the largest weight; None if it is kept."""
+        if self.scheme is None:
+            return self.nearest
+        name: Any = self.schemes.get(part)
+        if name is None:
+            return None
+        if name in WEIGHTS_ONLY:
+            return Scheme(*WEIGHTS_ONLY[name], "absmax", self.grid)
+        return Scheme(FORMATS[name].bits, FORMATS[name].group, "absmax", self.grid, format=name)
+
+    def _take_format(self, name: str, *, mixed: bool) -> None:
         bits, group = WEIGHTS_ONLY.get(name) or (FORMATS[name].bits, FORMATS[name].group)
-        if (self.bits, self.group) not in ((PolicyOptions.bits, PolicyOptions.group), (bits, group)):
+        if not mixed and (self.bits, self.group) not in ((PolicyOptions.bits, PolicyOptions.group), (bits, group)):
             raise InputError(
                 f"scheme is {name}, which has {bits} bits and group {group}, and bits and group are {self.bits} and "
                 f"{self.group}: leave them out"
@@ -173,8 +201,8 @@ class PolicyOptions:
     @property
     def nearest(self) -> Scheme:
         """Rounding to nearest with scales set by the largest weight; policies replace what they decide."""
-        format: Any = self.scheme if self.scheme in FORMATS else "integer"
-        return Scheme(self.bits, self.group, "absmax", self.grid, format=format)
+        first = next((self.scheme_of(part) for part in PARTS if part in self.schemes), None)
+        return Scheme(self.bits, self.group, "absmax", self.grid) if first is None else first
 
 
 def input_weighted(options: PolicyOptions, rounding: Rounding) -> Scheme:

@@ -13,7 +13,7 @@ from fairbits.models.scales.scheme import BLOCK_SIZE, Scheme
 from fairbits.models.scales.scheme import BYTE_BITS as EMBEDDING_BITS
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import LayerPlan, Plan, schemes_by_name
-from fairbits.quantization.policies.option import PolicyOptions
+from fairbits.quantization.policies.option import Part, PolicyOptions
 
 LARGE = 0.25  # the share of the result from which tensors that are not quantized are worth a note
 CONVERT = "in transformers: from_pretrained(MODEL, dtype='bfloat16'), then save_pretrained(DIR)"
@@ -80,7 +80,12 @@ def _layers(evidence: Evidence, options: PolicyOptions, *, scheme: Scheme, bits:
     for weight in _in_order(evidence):
         width, chosen = _bits(weight, options), None
         if width is not None and weight.block is not None:
-            chosen = replace(scheme, bits=bits[weight.block]) if bits[weight.block] else None
+            if options.scheme is not None:
+                part = options.scheme_of(_part(weight))
+                assert part is not None
+                chosen = replace(part, clip=scheme.clip, objective=scheme.objective, rounding=scheme.rounding)
+            elif bits[weight.block]:
+                chosen = replace(scheme, bits=bits[weight.block])
         elif width is not None:
             # an embedding has no input that would weight its columns, so none of its largest weights is clipped
             chosen = replace(options.nearest, bits=width)
@@ -90,10 +95,20 @@ def _layers(evidence: Evidence, options: PolicyOptions, *, scheme: Scheme, bits:
 def _bits(weight: Weight, options: PolicyOptions) -> int | None:
     """Returns the bits of a tensor where all blocks are alike; None if it stays as it is."""
     if weight.is_quantizable:
-        return None if weight.block in options.keep else options.bits
+        part = options.scheme_of(_part(weight))
+        return None if weight.block in options.keep or part is None else part.bits
     if weight.role in ("embedding", "head") and weight.tied_to is None and options.embeddings != "keep":
         return EMBEDDING_BITS if weight.is_embedding else options.embeddings
     return None
+
+
+def _part(weight: Weight) -> Part:
+    """Returns the part of a block that a linear layer belongs to."""
+    if weight.expert is not None:
+        return "experts"
+    if weight.role in ("q", "k", "v", "qkv", "attention_out"):
+        return "attention"
+    return "mlp" if weight.role.startswith("mlp") else "rest"
 
 
 def _in_order(evidence: Evidence) -> Iterator[Weight]:
@@ -115,10 +130,19 @@ def check_layers(evidence: Evidence, options: PolicyOptions) -> None:
         raise InputError(
             f"keep names block {outside[0]}; {target} has {evidence.n_blocks} blocks, 0 to {evidence.n_blocks - 1}"
         )
-    columns = {weight.name: weight.shape[1] for weight in _in_order(evidence) if _bits(weight, options) is not None}
+    weights = [weight for weight in _in_order(evidence) if _bits(weight, options) is not None]
+    columns = {weight.name: weight.shape[1] for weight in weights}
     if not columns:
-        raise InputError(f"keep names every block of {target} that can be quantized: leave at least one out")
-    for name, count in columns.items():
+        what = "keep names" if options.keep else f"scheme is {options.scheme}, which leaves out"
+        raise InputError(f"{what} every block of {target} that can be quantized: leave at least one out")
+    for weight in weights if options.scheme is not None else ():
+        part = options.scheme_of(_part(weight))
+        if part is not None and not part.fits(weight.shape[1]):
+            raise InputError(
+                f"{weight.name} has {weight.shape[1]} inputs, which groups of {part.group_size} ({part.format}) do not "
+                "divide: choose another scheme"
+            )
+    for name, count in columns.items() if options.scheme is None else ():
         if isinstance(options.group, int) and count % options.group:
             most = math.gcd(*columns.values())
             divisors = ", ".join(str(size) for size in range(2, most + 1) if most % size == 0)
@@ -183,8 +207,11 @@ def _notes_on_servers(evidence: Evidence, schemes: Mapping[str, Scheme]) -> Iter
             f"{REARRANGED[architecture.family].lstrip('.')}, and fails on a scale of the whole tensor; to serve the "
             "model with vLLM, use FP8_DYNAMIC, W8A8 or MXFP4"
         )
-    if any(weight.expert is not None and schemes[weight.name].inputs != "kept" for weight in weights):
+    experts = [schemes[weight.name] for weight in weights if weight.expert is not None]
+    if any(scheme.inputs != "kept" for scheme in experts):
         yield "transformers computes experts without rounding their inputs, unlike vLLM and fairbits evaluate"
+    if experts and len({scheme.as_stored for scheme in schemes.values()}) > 1:
+        yield "transformers cannot load this: it reads all layers of a model with experts with one scheme"
 
 
 def _notes_on_size(evidence: Evidence, schemes: Set[str], size: int) -> Iterator[str]:
