@@ -31,6 +31,29 @@ def test_a_dry_run_prints_a_table_and_writes_nothing(command, model, tmp_path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_release_says_what_its_evaluation_takes(command, model, tmp_path) -> None:
+    named = (
+        "release",
+        model,
+        "--reference",
+        model,
+        *SMALL[:2],
+        "--tokens",
+        "64",
+        "--out",
+        tmp_path / "new",
+        "--dry-run",
+    )
+    code, printed, errors = command(*named)
+    assert code == 0, errors
+    assert "evaluate the quantized model" in printed
+    assert "without the text that the models write" in errors
+    assert list(tmp_path.iterdir()) == []
+    code, _, errors = command("release", "http://127.0.0.1:1/v1", *named[2:])
+    assert code == 2
+    assert "--dry-run is for checkpoints" in errors
+
+
 @pytest.mark.parametrize("policy", ["rtn", "gptq", "allocate"])
 def test_quantize_estimates_as_json(command, model, tmp_path, policy) -> None:
     options = ("--avg-bits", "4.5") if policy == "allocate" else ()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SERVERS, TASKS = "Running servers", "Tasks of lm-eval"
 server_option = partial(options.option, rich_help_panel=SERVERS)
 task_option = partial(options.option, rich_help_panel=TASKS)
+NO_ESTIMATE = "--dry-run is for checkpoints; how long a server takes is seen when it answers"
+WITHOUT_GENERATED = "the estimate is without the text that the models write (--generate)"
 WITH_TASKS = {"quantized", "reference", "kv_cache", "device", "out_file", "revision", "trust_remote_code", "as_json"}
 """Options that --tasks takes beside those of its panel."""
 
@@ -196,11 +198,11 @@ def evaluate(
     if not served:
         _check_no_server_options(locals())
     if dry_run and served:
-        raise InputError("--dry-run is for checkpoints; how long a server takes is seen when it answers")
+        raise InputError(NO_ESTIMATE)
     if generate is not None:
         whole("--generate", generate, least=LEAST_DOCUMENTS)
         if dry_run:
-            print_notes(["the estimate is without the text that the models write (--generate)"])
+            print_notes([WITHOUT_GENERATED])
     elif new_tokens is not None:
         raise InputError("--new-tokens is for the text that models write: add --generate N")
     new_tokens = NEW_TOKENS if new_tokens is None else whole("--new-tokens", new_tokens, least=1)

@@ -6,13 +6,15 @@ from typing import Annotated
 import typer
 
 from fairbits.cli import completion, compute, early_checks, options
-from fairbits.cli.evaluate_command import evaluated_text
+from fairbits.cli.estimate_table import print_estimates
+from fairbits.cli.evaluate_command import NO_ESTIMATE, WITHOUT_GENERATED, evaluated_text
 from fairbits.cli.terminal import print_json, print_line, print_notes, print_tables, print_written, stages
 from fairbits.core.checks import one_of, whole
 from fairbits.core.errors import InputError
 from fairbits.core.units import LEAST_DOCUMENTS
 from fairbits.evaluation.profiles import PROFILES
 from fairbits.evaluation.servers.address import KEY_VARIABLE, ServerOptions, is_address, key_from, remove_answers
+from fairbits.text.corpus import TextRequest
 
 
 def release(
@@ -63,6 +65,7 @@ def release(
     api_key_env: Annotated[
         str, options.option("The environment variable with the key of the server.", "NAME")
     ] = KEY_VARIABLE,
+    dry_run: options.DryRun = False,
     device: options.Device = "auto",
     trust_remote_code: options.Trust = False,
     as_json: options.Json = False,
@@ -81,6 +84,8 @@ def release(
     if generate:
         whole("--generate", generate, least=LEAST_DOCUMENTS)
     server = None
+    if dry_run and is_address(quantized):
+        raise InputError(NO_ESTIMATE)
     if is_address(quantized):
         if tasks is not None:
             raise InputError(
@@ -92,6 +97,18 @@ def release(
     elif served_model is not None:
         raise InputError(f"--served-model is for running servers, and {quantized} is none; leave it out")
     corpus = evaluated_text(text, names, quantized=quantized, all_text=all_text)
+    if dry_run:
+        without_tasks = "the estimate is without the tasks (--tasks)"
+        print_notes([WITHOUT_GENERATED] * (generate > 0) + [without_tasks] * (tasks is not None))
+        from fairbits.api.dry_run import estimate_evaluate
+        from fairbits.models.sketched_checkpoint import open_sketch
+
+        before = open_sketch(reference, trust_remote_code=trust_remote_code)
+        request, device = TextRequest("evaluation", tokens, sequence, seed), compute.choose_device(device)
+        with stages("measuring this machine"):
+            estimate = estimate_evaluate(before, device=device, languages=names, text=corpus, request=request)
+        print_estimates([estimate], as_json=as_json)
+        return
     from fairbits.api.release import release as run_release
     from fairbits.cli.gate_command import samples_table
     from fairbits.models.checkpoint import Checkpoint
