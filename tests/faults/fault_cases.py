@@ -117,6 +117,7 @@ def cases(model: Path, base: Path) -> tuple[Case, ...]:
         Case("quantize rtn", (*quantize, "--policy", "rtn"), again=("--resume",), every=2),
         Case("quantize gptq", (*quantize, "--policy", "gptq", *TEXT, *FEW), again=("--resume",), every=9),
         Case("quantize fair", (*quantize, "--policy", "fair", *TEXT, *FEW, *steps), again=("--resume",), every=9),
+        Case("quantize NVFP4", (*quantize[:4], "--scheme", "NVFP4", *TEXT, *FEW), again=("--resume",), every=9),
         Case("overlay", (*overlay, "--activations", "8"), every=2),
         Case("overlay over older", overlay, older=(*overlay, "--activations", "8", "--form", "codes"), every=2),
         Case("evaluate", (*scores, "--tokens", "48")),

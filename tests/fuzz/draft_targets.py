@@ -20,8 +20,7 @@ from fairbits.api.make_plan import plan
 from fairbits.api.quantize import _Draft, draft_device, draft_plan
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.checkpoint_writer import PLAN, STATE, draft_directory
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.groups import round_to_nearest, scheme_grid
 from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization.execute import execute_plan
 from fairbits.quantization.learned.learn import LearningState, load_codes, load_state, save_codes, save_state
@@ -134,8 +133,9 @@ class Learned(NamedTuple):
 
 def learnable() -> LearnableCodes:
     """Returns what is learned of one small map."""
-    W, grid = torch.linspace(-1, 1, 48).reshape(6, 8), Grid(3, "twos")
-    return LearnableCodes(W, round_to_nearest(W, torch.full((6, 2), 0.25), grid=grid), grid=grid, transposed=False)
+    W, scheme = torch.linspace(-1, 1, 48).reshape(6, 8), Scheme(3, 4, grid="twos")
+    codes = round_to_nearest(W, torch.full((6, 2), 0.25), grid=scheme_grid(scheme))
+    return LearnableCodes(W, codes, scheme=scheme, transposed=False)
 
 
 @cache

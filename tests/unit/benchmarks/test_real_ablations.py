@@ -2,8 +2,8 @@ import pytest
 import torch
 
 import real_ablations
-from fairbits.models.scales.grid import Grid
-from fairbits.models.scales.groups import round_to_nearest
+from fairbits.models.scales.groups import round_to_nearest, scheme_grid
+from fairbits.models.scales.scheme import Scheme
 from fairbits.quantization import execute as execution
 from fairbits.quantization.learned import learn as distillation
 from fairbits.quantization.learned import output_importance as output_gradients
@@ -42,8 +42,9 @@ def test_an_item_reads_the_text_of_its_policy():
 
 
 def test_adam_in_float32_moves_offsets_by_the_rate():
-    W, grid = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), Grid(4, "twos")
-    codes = LearnableCodes(W, round_to_nearest(W, torch.full((6, 2), 0.25), grid=grid), grid=grid, transposed=False)
+    W, scheme = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), Scheme(4, 4, grid="twos")
+    start = round_to_nearest(W, torch.full((6, 2), 0.25), grid=scheme_grid(scheme))
+    codes = LearnableCodes(W, start, scheme=scheme, transposed=False)
     optimizer = real_ablations.FloatAdam({"a": codes}, rate=0.01)
     before = codes.offsets.detach().clone()
     optimizer.begin_step(0.5)

@@ -145,7 +145,7 @@ def _model_data(model: AdaptiveModel, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AccessMiddleware:
-    """Checks the Host header and the API key of every request, and counts every response."""
+    """Checks the Host header and the API key of every request, and counts every response before its end is sent."""
 
     app: ASGIApp
     metrics: Metrics
@@ -156,12 +156,21 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = perf_counter(), CLIENT_CLOSED_REQUEST
+        began, status, counted = perf_counter(), CLIENT_CLOSED_REQUEST, False
+
+        def count() -> None:
+            nonlocal counted
+            if not counted:
+                counted, path = True, scope["path"] if scope["path"] in COUNTED_PATHS else "other"
+                self.metrics.requests.labels(path, str(status)).inc()
+                self.metrics.latency.labels(path).observe(perf_counter() - began)
 
         async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif not message.get("more_body", False):
+                count()
             await send(message)
 
         try:
@@ -169,9 +178,7 @@ class AccessMiddleware:
             inner: Any = self.app if problem is None else error_response(problem)
             await inner(scope, receive, send_counted)
         finally:
-            path = scope["path"] if scope["path"] in COUNTED_PATHS else "other"
-            self.metrics.requests.labels(path, str(status)).inc()
-            self.metrics.latency.labels(path).observe(perf_counter() - began)
+            count()  # also if the client has gone
 
     def _refusal(self, scope: Scope) -> RequestError | None:
         headers = Headers(scope=scope)
