@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src"
-LINES = {"fairbits": 51_700, "fairbits_research": 13_600}
+LINES = {"fairbits": 51_800, "fairbits_research": 13_600}
 FILES = {"fairbits": 306}
 """The limits of CONTRIBUTING.md, which says what each rise was for."""
 VAGUE = {"each", "found", "own", "said", "given", "made", "known", "told", "came", "beside"}

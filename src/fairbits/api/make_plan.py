@@ -122,8 +122,11 @@ def check_variants(
     *,
     widths: Iterable[int],
     common: Mapping[str, Any],
+    in_memory: bool = True,
 ) -> None:
     """Raises unless every variant, with `common` and its options, can be planned at every one of the bit widths.
+
+    Variants that are measured `in_memory` cannot round the inputs of experts.
 
     Policies check their options before they request evidence; here they get no further than that.
     """
@@ -131,6 +134,12 @@ def check_variants(
         checkpoint, tuple(corpus.calibration), kappa=_stop, sensitivity=_stop, damage=_stop, minimax=_stop, alphas=_stop
     )
     calibration = Calibration.of(corpus, DEFAULT_REQUEST)
+    for variant in variants if in_memory and checkpoint.architecture.has_experts else ():
+        if variant.rounds_experts:
+            raise InputError(
+                f"{variant.name} rounds the inputs of experts, which a model in memory cannot do here: write it with "
+                "quantize, and evaluate what is written"
+            )
     for variant, bits in [(variant, bits) for variant in variants for bits in widths]:
         try:
             policies.decide(variant.policy, evidence, calibration=calibration, **variant.at(bits, common))

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from fairbits.core.errors import InputError
-from fairbits.models.io.layer_files import named_scheme
+from fairbits.models.io.layer_files import preset
 from fairbits.models.kv_cache import store_rounded
 from fairbits.models.scales.groups import Codes
 from fairbits.models.scales.scheme import Scheme
@@ -60,7 +60,7 @@ class Rounding:
 
 def scheme_rounding(scheme: Scheme, codes: Codes) -> Rounding:
     """Returns how a layer that is stored with these codes rounds its inputs."""
-    return Rounding(named_scheme(scheme.format, ()).input_activations, values=codes.constants)
+    return Rounding(preset(scheme.format, ()).input_activations, values=codes.constants)
 
 
 class _RoundedInputs(torch.autograd.Function):

@@ -41,7 +41,7 @@ ROUNDED_CODES, ROUNDED_NOTES, STATE = "start.safetensors", "start.json", "course
 """The files of an interrupted run: the rounded codes that learning starts with, their notes, and the learning state."""
 IMPORTANCE_TOKENS = 512  # tokens of each language from which the importance of channels is estimated
 Layers = dict[str, Codes]
-Notes = dict[str, tuple[str, ...]]
+Rounded = dict[str, tuple[tuple[str, ...], dict[str, float]]]  # by layer, its notes and its largest inputs
 
 
 def execute_plan(
@@ -116,38 +116,38 @@ class _PlanLearner:
         if len(done) == len(indices):
             yield from done
             return
-        rounded, notes = self._round(saved)
-        state = self._learn(rounded, saved)
-        layers = rounded | state.best_codes
+        codes, rounded = self._round(saved)
+        state = self._learn(codes, saved)
+        layers = codes | state.best_codes
         swapped = SwappedModel.load(self.checkpoint, device=self.device)
         swapped.replace(layers)
-        results = self._results(swapped, layers, notes)
+        results = self._results(swapped, layers, rounded)
         weights = self.checkpoint.architecture.weights
         for index in indices:
-            inside = {name: codes for name, codes in layers.items() if weights[name].block == index}
+            inside = {name: chosen for name, chosen in layers.items() if weights[name].block == index}
             learned = state.result(self.split.text.languages) if index is None else None
             yield RoundedBlock(index, inside, tuple(results[name] for name in inside), learned=learned)
 
-    def _round(self, saved: Path | None) -> tuple[Layers, Notes]:
-        """Returns the codes that learning of the whole model starts with, and their notes; saves both."""
+    def _round(self, saved: Path | None) -> tuple[Layers, Rounded]:
+        """Returns the codes that learning of the whole model starts with, and what is said of them; saves both."""
         if saved is not None and (saved / ROUNDED_NOTES).is_file():
             source, weights = saved / ROUNDED_NOTES, self.checkpoint.architecture.weights
-            notes = check_record(Notes, read_object(source), source=str(source))
+            rounded = check_record(Rounded, read_object(source), source=str(source))
             shapes = {name: weights[name].shape for name in self.plan.schemes}
             dtype = self.checkpoint.scale_dtype
-            return load_codes(saved / ROUNDED_CODES, self.plan.schemes, shapes, dtype=dtype), notes
-        layers, notes = Layers(), Notes()
+            return load_codes(saved / ROUNDED_CODES, self.plan.schemes, shapes, dtype=dtype), rounded
+        layers, rounded = Layers(), Rounded()
         refine, text = self.block_distiller(), self._block_text
         for block in round_model(
             self.checkpoint, self.plan, text=text, device=self.device, refine=refine, progress=self.progress
         ):
             layers |= block.layers
-            notes |= {result.name: result.notes for result in block.results}
+            rounded |= {result.name: (result.notes, dict(result.largest_input)) for result in block.results}
         if saved is not None:
             save_codes(saved / ROUNDED_CODES, layers)
             # last, as it marks both as complete
-            write_files({saved / ROUNDED_NOTES: json.dumps(notes).encode()})
-        return layers, notes
+            write_files({saved / ROUNDED_NOTES: json.dumps(rounded).encode()})
+        return layers, rounded
 
     def _learn(self, rounded: Layers, saved: Path | None) -> LearningState:
         """Returns the state after learning the layers of all blocks; experts and other layers keep their codes."""
@@ -175,14 +175,16 @@ class _PlanLearner:
             )
 
     @torch.no_grad()
-    def _results(self, swapped: SwappedModel, layers: Layers, notes: Notes) -> dict[str, LayerResult]:
+    def _results(self, swapped: SwappedModel, layers: Layers, rounded: Rounded) -> dict[str, LayerResult]:
         model, weights = swapped.model, self.checkpoint.architecture.weights
         modules = dict(model.named_modules())
         results, changes = {}, {}
         for name, codes in layers.items():
             weight = weights[name]
             W = matrix(self.checkpoint, weight)
-            results[name], change = layer_result(weight, W, codes, self.plan.schemes[name], notes.get(name, ()))
+            notes, ranges = rounded.get(name, ((), {}))
+            result, change = layer_result(weight, W, codes, self.plan.schemes[name], notes)
+            results[name] = replace(result, largest_input=ranges)
             if weight.block is not None and is_observable(weight, modules):
                 changes[name] = weight, change.to(self.device)
         text = self._block_text

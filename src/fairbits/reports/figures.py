@@ -159,10 +159,13 @@ def certificate(audit: AuditFile) -> dict[str, Any]:
 def _is_of_scheme(settings: Mapping[str, Any], scheme: AuditedScheme) -> bool:
     """Returns whether the settings are those whose damage the audit predicts; it never quantizes embedding and head."""
     expected = {"bits": scheme.bits, "group": "channel" if scheme.group is None else scheme.group}
-    return {name: settings.get(name) for name in expected} == expected and settings.get("embeddings", "keep") == "keep"
+    same = {name: settings.get(name) for name in expected} == expected and settings.get("scheme") is None
+    return same and settings.get("embeddings", "keep") == "keep"
 
 
 def _scheme_name(settings: Mapping[str, Any]) -> str:
+    if settings.get("scheme") is not None:
+        return str(settings["scheme"])
     group = settings.get("group")
     where = f"group {group}" if isinstance(group, int) else f"per {group}"
     return f"W{settings.get('avg_bits', settings.get('bits'))} {where}"

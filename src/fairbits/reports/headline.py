@@ -63,7 +63,8 @@ def origin(content: Mapping[str, Any]) -> str:
         return ", ".join([*width, *_groups(stored["group"]), *form]) or "not quantized by fairbits"
     settings = policy["settings"]
     used = sorted({bits for line in allocation["bits"] for bits in line if bits is not None})
-    parts = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]
+    width = [_width(used) if used else "blocks not quantized", *_groups(settings.get("group"))]
+    parts = width if settings.get("scheme") is None else [settings["scheme"].replace(",", ", ")]
     parts.append(in_words(policy["name"], settings))
     for layer in allocation["outside"]:
         bits = "not quantized" if layer["bits"] is None else f"in {layer['bits']} bits"

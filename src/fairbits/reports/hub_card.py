@@ -12,6 +12,7 @@ from typing import Any
 from fairbits.core.errors import InputError, printable
 from fairbits.core.files import check_writable, write_files
 from fairbits.models.embedded import PREFIX, find_embedded
+from fairbits.models.scales.scheme import named_scheme
 from fairbits.reports.markdown import card, quantize_command, render_markdown
 from fairbits.reports.page import page
 from fairbits.reports.report_languages import CHANGED, FIRST_SCALE, LOSS_SCALE
@@ -145,6 +146,14 @@ def find_license(target: str) -> dict[str, str]:
 def stored_widths(content: Mapping[str, Any], config: Mapping[str, Any]) -> Widths:
     """Returns how weights are stored, by the plan of the report, else by the config.json of the model."""
     policy, allocation = content["provenance"]["policy"], content["allocation"]
+    if policy is not None and policy["settings"].get("scheme") is not None:
+        names = (part.rpartition("=")[2].strip() for part in policy["settings"]["scheme"].split(","))
+        schemes = [named_scheme(name) for name in names]
+        groups, inputs = {scheme.group for scheme in schemes}, [scheme.input_bits for scheme in schemes]
+        floats = any(scheme.numbers != "int" for scheme in schemes)
+        group = groups.pop() if len(groups) == 1 else None
+        widths = tuple(sorted({scheme.bits for scheme in schemes}))
+        return Widths(widths, group, "compressed-tensors", floats=floats, inputs=min(inputs))
     if policy is not None and allocation is not None:
         bits = {number for line in allocation["bits"] for number in line if number is not None}
         return Widths(tuple(sorted(bits)), policy["settings"].get("group"), "compressed-tensors")

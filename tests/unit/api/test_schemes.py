@@ -1,6 +1,7 @@
 """Formats that servers know, as `quantize` writes them: read again here, by transformers, and after an interruption."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from fairbits.core.errors import InputError
 from fairbits.forward.experts import ExpertCall
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.checkpoint_writer import QuantizedWriter
-from fairbits.models.scales.groups import dequantize_in_float32
-from fairbits.models.scales.scheme import FORMATS
+from fairbits.models.scales.groups import choose_scales, dequantize_in_float32
+from fairbits.models.scales.scheme import FORMATS, Scheme
 from fairbits.quantization.execute import execute_plan
+from fairbits.quantization.policies.variants import variant
+from fairbits.reports.hub_card import stored_widths
 from fairbits.text.corpus import Corpus
 
 TEXT: dict[str, Any] = {"languages": ["eng", "fra"], "tokens": 128, "sequence": 64}
@@ -122,6 +125,7 @@ def test_what_is_learned_is_what_is_written(reading_model, tmp_path: Path) -> No
     model = reading_model("wide_llama").directory
     done = quantized(model, tmp_path / "out", scheme="NVFP4", policy="fair", **STEPS)
     assert done.learned is not None
+    assert all(set(result.largest_input) == {"eng_Latn", "fra_Latn"} for result in done.results)
     check_alike(tmp_path / "out", dtype=torch.bfloat16)
 
 
@@ -130,11 +134,11 @@ def test_a_comparison_rounds_inputs_too(reading_model, tmp_path: Path) -> None:
     model = reading_model("wide_llama").directory
     variants = ["rtn:scheme=MXFP4", "rtn:scheme=MXFP4A16"]
     result = fb.compare(model, policies=variants, bits=[4], text=WEATHER)
-    for variant in variants:
-        scheme = variant.partition("=")[2]
+    for name in variants:
+        scheme = name.partition("=")[2]
         quantized(model, tmp_path / scheme, scheme=scheme, policy="rtn")
         written = fb.evaluate(tmp_path / scheme, reference=model, text=WEATHER).to_pandas()
-        (entry,) = (entry for entry in result.as_data()["entries"] if entry["policy"] == variant)
+        (entry,) = (entry for entry in result.as_data()["entries"] if entry["policy"] == name)
         for code, damage in entry["damage"].items():
             assert damage["value"] == pytest.approx(written[f"divergence_{result.unit}"][code], rel=0.05)
 
@@ -223,3 +227,40 @@ def test_experts_may_have_another_format_than_attention(reading_model, tmp_path:
     assert all(0 < estimate.value < 5 for estimate in scores.kl.values())
     groups = json.loads((tmp_path / "out/config.json").read_text())["quantization_config"]["config_groups"].values()
     assert {group["format"] for group in groups} == {"float-quantized", "nvfp4-pack-quantized"}
+
+
+def test_experts_whose_inputs_are_rounded_are_not_measured_in_memory(reading_model) -> None:
+    with pytest.raises(InputError, match="rounds the inputs of experts"):
+        fb.compare(reading_model("mixtral").directory, policies=["rtn:scheme=W8A8", "rtn"], bits=[8], text=WEATHER)
+
+
+def test_variants_know_what_they_read() -> None:
+    assert variant("rtn:scheme=attention=FP8+mlp=NVFP4A16").reads_text
+    assert not variant("rtn:scheme=attention=FP8_DYNAMIC+mlp=NVFP4A16").reads_text
+    assert variant("gptq:scheme=experts=NVFP4").rounds_experts
+    assert not variant("gptq:scheme=experts=NVFP4A16+attention=FP8").rounds_experts
+    with pytest.raises(InputError, match="has 8 bits, and not 4: give --bits 8"):
+        variant("gptq:scheme=FP8").at(4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        ("NVFP4", "FP4A4-G16"),
+        ("W8A8", "W8A8-channel"),
+        ("attention=FP8,mlp=NVFP4A16", "FP4-8A8"),
+        ("W4A16", "W4A16-G128"),
+    ],
+)
+def test_cards_name_the_format(scheme: str, name: str) -> None:
+    content = {"provenance": {"policy": {"settings": {"scheme": scheme, "group": 16}}}, "allocation": {}}
+    assert stored_widths(content, {}).suffix == name
+
+
+def test_tiny_weights_keep_a_scale() -> None:
+    """In float16 scales of rows around 1e-6 would be 0."""
+    W = torch.full((4, 128), 1e-6)
+    for scheme in ("FP8_DYNAMIC", "FP8_BLOCK"):
+        plain = Scheme(FORMATS[scheme].bits, FORMATS[scheme].group, format=scheme)
+        for chosen in (plain, replace(plain, clip="exact")):
+            assert (choose_scales(W, chosen, dtype=torch.float16)[0] > 0).all()

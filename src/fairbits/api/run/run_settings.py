@@ -194,10 +194,13 @@ def prepare_run(
     if compared is not None and chosen.name in {baseline.name for baseline in compared}:
         raise InputError(f"{chosen.name} is the policy, so it cannot be a baseline too; give others, or none")
     corpus = corpus_for(checkpoint, languages=languages, text=text)
+    if compared is None and chosen.rounds_experts and checkpoint.architecture.has_experts:
+        compared = []  # which could not be measured in memory
     if compared is None:
         compared = usual_baselines(chosen, corpus, demo=model is None and text not in (None, DECLARATION))
     common = {"group": group, "embeddings": embeddings}
-    check_variants(checkpoint, corpus, [chosen, *compared], widths=[bits], common=common)
+    check_variants(checkpoint, corpus, [chosen], widths=[bits], common=common, in_memory=False)
+    check_variants(checkpoint, corpus, compared, widths=[bits], common=common)
     check_variants(checkpoint, corpus, [chosen], widths=others, common=common)
     settings = RunSettings(
         checkpoint=checkpoint,

@@ -121,6 +121,10 @@ class Architecture:
     def linears(self) -> Mapping[str, Weight]:
         return {name: weight for name, weight in self.weights.items() if weight.linear}
 
+    @property
+    def has_experts(self) -> bool:
+        return any(weight.expert is not None for weight in self.linears.values())
+
     def tied_parameters(self, name: str) -> tuple[str, ...]:
         """Returns the other parameters of the model that are the tensor `name`, such as lm_head.weight."""
         absent = [parameter for parameter, tensor in self.tied.items() if tensor == name]

@@ -33,7 +33,7 @@ from fairbits.models.architecture.meta_model import initializes
 from fairbits.models.architecture.parameter_mapping import Conversions, joined_groups
 from fairbits.models.checkpoint import Checkpoint
 from fairbits.models.io.file_names import INDEX, INDEX_SUFFIX
-from fairbits.models.io.layer_files import BYTES, PACKED, layer_bytes, layout, named_scheme
+from fairbits.models.io.layer_files import BYTES, PACKED, layer_bytes, layout, preset
 from fairbits.models.io.safetensors_files import EXPLICIT, StoredTensor, in_memory, read_header, write_tensors
 from fairbits.models.scales.scheme import BYTE_BITS, Scheme
 
@@ -54,6 +54,7 @@ def planned_bytes(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -> int:
 
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 EXPERT_TARGETS = ["re:.*experts.*"]  # how transformers finds the scheme of experts among several
+ROUTED_EXPERTS = [r"re:.*\.experts\..*"]  # the same without shared experts, which may have another scheme
 PLAIN_VERSION = "0.15.0"  # transformers 5 asks for it
 DENSE_VERSION = "0.18.0"  # before it, codes of 3, 5, 6 or 7 bits never crossed a word
 BYTES_VERSION = "0.20.0"  # the one that whole bytes were tried with
@@ -214,7 +215,8 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
         heads = {weight.module for weight in members if weight.block is None}
         experts = EXPERT_TARGETS * any(weight.expert is not None for weight in members)
         modules = {weight.module for weight in members if weight.expert is None}
-        targets = [*experts, *sorted(heads), "Linear"] if inside == {scheme} else [*experts, *sorted(modules)]
+        alike = [*experts, *sorted(heads), "Linear"]
+        targets = alike if inside == {scheme} else [*(ROUTED_EXPERTS if experts else ()), *sorted(modules)]
         # of T5 and its like some layers are whole bytes, and others packed
         groups.append(_group(targets, scheme, max(layout(weight, scheme) for weight in members)))
     layouts = {group["format"] for group in groups}
@@ -239,7 +241,7 @@ def quantization_config(checkpoint: Checkpoint, schemes: Mapping[str, Scheme]) -
 
 def _group(targets: list[str], scheme: Scheme, layout: str) -> dict[str, Any]:
     if scheme.format != "integer":
-        return {**named_scheme(scheme.format, targets).model_dump(mode="json"), "format": layout}
+        return {**preset(scheme.format, targets).model_dump(mode="json"), "format": layout}
     weights = {
         "num_bits": scheme.bits,
         "type": "int",

@@ -46,7 +46,7 @@ SHAPE_BYTES = 2 * torch.int64.itemsize
 EXPONENT_OF_ONE = 127  # in 8 bits
 
 
-def named_scheme(name: str, targets: Iterable[str]) -> QuantizationScheme:
+def preset(name: str, targets: Iterable[str]) -> QuantizationScheme:
     """Returns a format as compressed-tensors knows it."""
     return preset_name_to_scheme(name, list(targets))
 

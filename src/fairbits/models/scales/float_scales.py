@@ -80,7 +80,8 @@ def float_scales(
     weights = torch.from_numpy(h).float().to(W.device).reshape(len(h), groups, 1, -1)
     height = BLOCK_SIZE if scheme.group == "block" else 1
     tries = BELOW + ABOVE + 1 if scheme.scales == "e4m3" else OCTAVE
-    rows = max(ERRORS_AT_ONCE // (tries * len(h) * groups), ERRORS_AT_ONCE // (8 * columns), 1) * height
+    at_once = min(ERRORS_AT_ONCE // (tries * len(h) * groups), ERRORS_AT_ONCE // (8 * columns * height))
+    rows = max(at_once, 1) * height
     parts = []
     for part in torch.split(W.float(), rows):
         whole = torch.nn.functional.pad(part, (0, 0, 0, -len(part) % height))
@@ -108,8 +109,11 @@ def _candidates(tiles: Tensor, scheme: Scheme, dtype: torch.dtype, global_scale:
             near = torch.where(code > 0, (code + offset).clamp(1, E4M3.highest), 0)
             yield code_values(near, E4M3.numbers) / overall
     else:
+        limits = torch.finfo(dtype)
+        least = torch.full_like(largest, limits.smallest_normal * limits.eps)  # the smallest number above 0
         for i in range(OCTAVE):
-            yield (largest * (2 ** (i / OCTAVE) / grid.largest)).to(dtype).float()
+            wanted = largest * (2 ** (i / OCTAVE) / grid.largest)
+            yield torch.where(wanted > 0, torch.maximum(wanted, least), 0).to(dtype).float()
 
 
 def _best(tiles: Tensor, candidates: Iterator[Tensor], weights: Tensor, scheme: Scheme) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from fairbits.core.checks import in_range, one_of, whole
 from fairbits.core.errors import InputError
@@ -149,6 +149,11 @@ class Scheme:
         return "kept" if self.format == "integer" else FORMATS[self.format].inputs
 
     @property
+    def input_bits(self) -> int:
+        """The bits that inputs are rounded to; 16 if they are not rounded."""
+        return 16 if self.inputs == "kept" else BYTE_BITS if self.format == "W4AFP8" else self.bits
+
+    @property
     def name(self) -> str:
         where = f"group {self.group}" if isinstance(self.group, int) else f"per {self.group}"
         clip = (
@@ -188,3 +193,15 @@ class Scheme:
                 "the group must divide the inputs of every layer: choose a smaller one, or one scale per channel"
             )
         return 1 if self.group_size is None else columns // self.group_size
+
+
+WEIGHTS_ONLY: Mapping[str, tuple[int, Group]] = MappingProxyType({"W4A16": (4, 128), "W8A16": (8, "channel")})
+"""The schemes of integers alone, with their bits and group."""
+
+
+def named_scheme(name: str, grid: WeightGrid = "twos") -> Scheme:
+    """Returns the scheme that servers know by a name, rounding to nearest with scales set by the largest weight."""
+    if name in WEIGHTS_ONLY:
+        return Scheme(*WEIGHTS_ONLY[name], "absmax", grid)
+    chosen: Any = name
+    return Scheme(FORMATS[name].bits, FORMATS[name].group, "absmax", grid, format=chosen)

@@ -104,13 +104,13 @@ def _round(
     return codes, (*notes, *inputs.notes, *([kept] if rounded.kept_nearest else []))
 
 
-def tensor_constants(scheme: Scheme, largest: Tensor, largest_input: float | None) -> dict[str, Tensor]:
+def tensor_constants(scheme: Scheme, largest: Tensor | None, largest_input: float | None) -> dict[str, Tensor]:
     """Returns what a format has for a whole layer, given the largest |w| of all layers that servers join with it.
 
     An input that no text reached has a scale of 1.
     """
     constants: dict[str, Tensor] = {}
-    if scheme.scales == "e4m3":
+    if scheme.scales == "e4m3" and largest is not None:
         constants[WEIGHT_GLOBAL_SCALE] = full_global_scale(largest)
     if scheme.inputs == "static":
         if largest_input is None:
@@ -126,10 +126,13 @@ def tensor_constants(scheme: Scheme, largest: Tensor, largest_input: float | Non
     return constants
 
 
-def language_scales(W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype) -> Tensor:
+def language_scales(
+    W: Tensor, scheme: Scheme, squares: Floats, *, dtype: torch.dtype, largest: Tensor | None = None
+) -> Tensor:
     """Returns the exact scales of each language alone, (languages, out, groups), given E_λ[x²]."""
     alone = replace(scheme, clip="exact", objective="mean", rounding="nearest")
-    return torch.stack([choose_scales(W, alone, importance=h[None], dtype=dtype)[0].cpu() for h in squares])
+    choose = partial(choose_scales, W, alone, dtype=dtype, largest=largest)
+    return torch.stack([choose(importance=h[None])[0].cpu() for h in squares])
 
 
 def weight_change(W: Tensor, codes: Codes) -> Tensor:
@@ -268,7 +271,7 @@ class BlockRounding:
                 W, scheme = matrix(self.checkpoint, weights[name], read=reader.read), schemes[name]
                 try:
                     whole = scheme.scales == "e4m3" or (scheme.group == "tensor" and scheme.numbers != "int")
-                    largest = self._largest_weight(name, reader) if whole else torch.zeros(())
+                    largest = self._largest_weight(name, reader) if whole else None
                     constants = tensor_constants(scheme, largest, max(counted) if counted else None)
                     layers[name], notes = round_layer(
                         W, scheme, dtype=dtype, inputs=statistics, constants=constants, largest=largest
@@ -281,7 +284,9 @@ class BlockRounding:
                 results[name] = replace(result, largest_input=ranges or {}) if scheme.inputs == "static" else result
                 if self.plan.thresholds and statistics is not None and statistics.squares is not None:
                     rows = [statistics.languages.index(code) for code in self.plan.languages]
-                    thresholds[name] = language_scales(W, scheme, statistics.squares[rows], dtype=dtype)
+                    thresholds[name] = language_scales(
+                        W, scheme, statistics.squares[rows], dtype=dtype, largest=largest
+                    )
                 self.counter.add()
             if inputs is not None:
                 inputs.release(sees)
@@ -342,7 +347,7 @@ class BlockRounding:
             W = matrix(self.checkpoint, weights[name], read=reader.read)
             layers[name] = layers[name].on(W.device)
             result, changes[name] = layer_result(weights[name], W, layers[name], schemes[name], notes)
-            results.append(result)
+            results.append(replace(result, largest_input=old.largest_input))
         return replace(done, layers=layers, results=tuple(results)), changes
 
 

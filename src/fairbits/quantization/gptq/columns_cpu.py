@@ -38,6 +38,8 @@ def _loaded(product, digits, least):  # type: ignore[no-untyped-def]
 def _float_code(ratio, values, mantissa, exponent):  # type: ignore[no-untyped-def]
     """Returns the code of the nearest of the numbers `values` that have so many bits and this least exponent."""
     size = min(abs(np.float64(np.float32(ratio))), np.float64(values[-1]))
+    if size == 0.0:  # which has no exponent
+        return 0
     e = max(math.frexp(size)[1] - 1, exponent)
     code = (e - exponent) * 2**mantissa + int(np.rint(math.ldexp(size, mantissa - e)))
     return -code if ratio < 0 else code

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from fairbits.core.checks import one_of, sequence, whole
 from fairbits.core.errors import InputError
-from fairbits.models.scales.scheme import FORMATS, Group, Rounding, Scheme, Served, WeightGrid
+from fairbits.models.scales.scheme import WEIGHTS_ONLY, Group, Rounding, Scheme, Served, WeightGrid, named_scheme
 from fairbits.quantization.evidence import Evidence
 from fairbits.quantization.plan import Calibration, Plan
 from fairbits.text.mix import parse_weights
@@ -110,8 +110,6 @@ SchemeName = Literal["W4A16", "W8A16", Served]
 SCHEMES: tuple[str, ...] = get_args(SchemeName)
 Part = Literal["attention", "mlp", "experts", "rest"]
 PARTS: tuple[Part, ...] = get_args(Part)
-WEIGHTS_ONLY: Mapping[str, tuple[int, Group]] = {"W4A16": (4, 128), "W8A16": (8, "channel")}
-"""The schemes of integers alone, with their bits and group."""
 FLOAT_BITS = 16
 
 
@@ -179,15 +177,11 @@ class PolicyOptions:
         """Returns how a part is rounded to nearest, with scales set by the largest weight; None if it is kept."""
         if self.scheme is None:
             return self.nearest
-        name: Any = self.schemes.get(part)
-        if name is None:
-            return None
-        if name in WEIGHTS_ONLY:
-            return Scheme(*WEIGHTS_ONLY[name], "absmax", self.grid)
-        return Scheme(FORMATS[name].bits, FORMATS[name].group, "absmax", self.grid, format=name)
+        return named_scheme(self.schemes[part], self.grid) if part in self.schemes else None
 
     def _take_format(self, name: str, *, mixed: bool) -> None:
-        bits, group = WEIGHTS_ONLY.get(name) or (FORMATS[name].bits, FORMATS[name].group)
+        scheme = named_scheme(name)
+        bits, group = scheme.bits, scheme.group
         if not mixed and (self.bits, self.group) not in ((PolicyOptions.bits, PolicyOptions.group), (bits, group)):
             raise InputError(
                 f"scheme is {name}, which has {bits} bits and group {group}, and bits and group are {self.bits} and "

@@ -32,8 +32,18 @@ class Variant:
 
     @property
     def reads_text(self) -> bool:
-        format = FORMATS.get(str(self.options.get("scheme")))
-        return find_policy(self.policy).reads_text or (format is not None and format.inputs == "static")
+        formats = [FORMATS[name] for name in self._schemes.values() if name in FORMATS]
+        return find_policy(self.policy).reads_text or any(format.inputs == "static" for format in formats)
+
+    @property
+    def rounds_experts(self) -> bool:
+        """Whether its scheme rounds the inputs of experts."""
+        format = FORMATS.get(self._schemes.get("experts", ""))
+        return format is not None and format.inputs != "kept"
+
+    @property
+    def _schemes(self) -> Mapping[str, str]:
+        return PolicyOptions(scheme=self.options.get("scheme")).schemes
 
     def at(self, bits: int, common: Mapping[str, Any] = NO_OPTIONS) -> dict[str, Any]:
         """Returns its options and `common` ones at a number of bits; a policy that takes mean bits is given these."""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fairbits.models.scales.grid import Grid
+from fairbits.models.scales.grid import FLOAT_GRIDS, Grid
 from fairbits.models.scales.groups import round_to_nearest
 from fairbits.quantization.gptq.columns import factorize, gptq
 
@@ -60,6 +60,19 @@ def test_codes_compensate_for_rounding_to_the_stored_type(problem):
     plain = damage(round_to_nearest(W, scales, grid=grid))
     assert (damage(rounded.codes) <= plain * (1 + 1e-6)).all()
     assert damage(rounded.codes).sum() < 0.7 * plain.sum()
+
+
+@pytest.mark.parametrize("numbers", ["e2m1", "e4m3"])
+def test_a_weight_of_zero_is_zero_among_floating_point_numbers(problem, numbers):
+    """Zero has no exponent."""
+    W, H, _ = problem
+    grid = FLOAT_GRIDS[numbers]
+    first = torch.argsort(H.diagonal(), descending=True)[0]  # rounded before anything is fed back
+    W[:, first], W[4] = 0, 0
+    rounded = gptq(W, H, W.abs().amax(1, keepdim=True) / grid.largest, grid=grid)
+    assert not rounded.codes.codes[4].any()
+    assert not rounded.codes.codes[:, first].any()
+    assert rounded.codes.numbers == numbers
 
 
 def test_a_shared_factor_gives_the_same(problem):
