@@ -83,7 +83,7 @@ def layer_tensors(
 def stored_scales(codes: Codes, scheme: Scheme) -> Tensor:
     """Returns scales as a file has them."""
     scales = codes.scales[:: height(scheme, len(codes.scales))]
-    if scheme.group == "tensor" and scheme.format != "integer":
+    if scheme.group == "tensor" and scheme.has_tensor_scale:
         return scales[0].clone()
     if scheme.scales == "e8m0":
         return (torch.frexp(scales).exponent - 1 + EXPONENT_OF_ONE).to(torch.uint8)

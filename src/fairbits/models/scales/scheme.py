@@ -67,7 +67,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "MXFP8A16": Format("e4m3", 8, 32, "e8m0"),
     }
 )
-"""All formats but "integer", whose bits and groups are free, and whose inputs are kept."""
+"""All formats but "integer", whose bits and groups are free."""
 
 
 def within_rows(group: Group) -> Group:
@@ -137,16 +137,25 @@ class Scheme:
                 raise InputError(f"clip is {self.clip!r}; {self.format} is rounded with absmax or exact")
 
     @property
+    def _kind(self) -> Format:
+        return FORMATS.get(self.format) or Format("int", self.bits, self.group)
+
+    @property
     def numbers(self) -> Numbers:
-        return "int" if self.format == "integer" else FORMATS[self.format].numbers
+        return self._kind.numbers
 
     @property
     def scales(self) -> ScaleNumbers:
-        return "model" if self.format == "integer" else FORMATS[self.format].scales
+        return self._kind.scales
 
     @property
     def inputs(self) -> Inputs:
-        return "kept" if self.format == "integer" else FORMATS[self.format].inputs
+        return self._kind.inputs
+
+    @property
+    def has_tensor_scale(self) -> bool:
+        """Whether a scale of the whole tensor is in the file, which is the same in all layers that servers join."""
+        return self.scales == "e4m3" or (self.group == "tensor" and self.format != "integer")
 
     @property
     def input_bits(self) -> int:

@@ -261,6 +261,7 @@ class BlockRounding:
         layers: dict[str, Codes] = {}
         results: dict[str, LayerResult] = {}
         changes, thresholds = {}, {}
+        joined: dict[str, Tensor] = {}  # the largest weight of layers that servers join
         schemes = self._rank_schemes(index)
         for sees, names in _by_input(weights, schemes).items():
             # one factor for all layers that share the input
@@ -270,8 +271,7 @@ class BlockRounding:
             for name in names:
                 W, scheme = matrix(self.checkpoint, weights[name], read=reader.read), schemes[name]
                 try:
-                    whole = scheme.scales == "e4m3" or (scheme.group == "tensor" and scheme.numbers != "int")
-                    largest = self._largest_weight(name, reader) if whole else None
+                    largest = self._largest_weight(name, reader, joined) if scheme.has_tensor_scale else None
                     constants = tensor_constants(scheme, largest, max(counted) if counted else None)
                     layers[name], notes = round_layer(
                         W, scheme, dtype=dtype, inputs=statistics, constants=constants, largest=largest
@@ -294,13 +294,17 @@ class BlockRounding:
         done = RoundedBlock(index, ordered, tuple(results[name] for name in schemes), thresholds)
         return (done, changes) if self.ranks.alone else self._join(done, changes, reader, wanted=inputs is not None)
 
-    def _largest_weight(self, name: str, reader: ReadAhead) -> Tensor:
-        """Returns the largest |w| of the layers that servers join with a layer."""
+    def _largest_weight(self, name: str, reader: ReadAhead, joined: dict[str, Tensor]) -> Tensor:
+        """Returns the largest |w| of the layers that servers join with a layer; `joined` keeps what was computed."""
         architecture = self.checkpoint.architecture
         weight = architecture.weights[name]
-        members = (weight,) if weight.fused is None else architecture.fused_groups[weight.fused]
-        tensors = (matrix(self.checkpoint, member, read=reader.read) for member in members)
-        return torch.stack([W.abs().amax().cpu() for W in tensors]).amax()
+        shared = weight.fused or name
+        if shared not in joined:
+            members = (weight,) if weight.fused is None else architecture.fused_groups[weight.fused]
+            tensors = (matrix(self.checkpoint, member, read=reader.read) for member in members)
+            ends = [torch.stack([W.amax(), -W.amin()]).amax() for W in tensors]  # makes no copy of the weights
+            joined[shared] = torch.stack(ends).amax().cpu()
+        return joined[shared]
 
     def _rank_schemes(self, index: int | None) -> dict[str, Scheme]:
         """Returns the schemes of the layers that this rank rounds; layers that share an input stay together."""

@@ -5,7 +5,7 @@ up to a factor 2, H is the Hessian of that loss. π are the weights of the langu
 GPTQ here and nowhere else. E_λ[x_j²] is the diagonal for one language alone, which the clipping threshold needs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -172,7 +172,7 @@ class HessianAccumulator:
         self._unshared: list[tuple[str, Tensor, Tensor]] = []  # what the other ranks do not have yet
         self._squares: dict[str, Tensor] = {}
         self._products: dict[str, Tensor] = {}
-        self._largest: dict[str, Tensor] = {}
+        self._largest: dict[Hashable, Tensor] = {}  # of each language, by `_shared_range`
         self._passed: set[str] = set()
         self._scattered: set[str] = set()  # inputs of experts, each of which gets only some of the positions
 
@@ -256,17 +256,20 @@ class HessianAccumulator:
         All experts of a block share it, as servers have one scale for them. So experts that no text reached have one.
         """
         point = self._points.get(str(name))
-        if point is None or name in self._scattered:
+        if name is None or point is None or not point.largest or name in self._scattered:
             return None
-        alone, place = point.expert is None, (point.module, point.hidden)
-        shared = {other for other, at in self._points.items() if (at.module, at.hidden) == place}
-        observed = [largest for other, largest in self._largest.items() if other in ({name} if alone else shared)]
-        if not observed:
-            return None if alone else dict.fromkeys(self._languages.languages, 0.0)
-        values = torch.stack(observed).amax(0).tolist()
+        observed = self._largest.get(self._shared_range(name))
+        if observed is None:
+            return None if point.expert is None else dict.fromkeys(self._languages.languages, 0.0)
+        values = observed.tolist()
         if not np.isfinite(values).all():
             raise InputError(f"{name} is NaN or infinite on the calibration text; check the model's weights")
         return dict(zip(self._languages.languages, values, strict=True))
+
+    def _shared_range(self, name: str) -> Hashable:
+        """Returns what names the range of an input: itself, or for experts their module and which layer of them."""
+        point = self._points[name]
+        return name if point.expert is None else (point.module, point.hidden)
 
     def is_unreached(self, name: str | None) -> bool:
         return name in self._points and name not in self._passed | self._scattered
@@ -283,8 +286,9 @@ class HessianAccumulator:
         self._passed.add(name)
         point = self._points[name]
         if point.largest:
-            before = self._largest.get(name, torch.zeros(len(self._languages.languages), device=x.device))
-            self._largest[name] = before.scatter_reduce(0, lang, x.abs().amax(1), "amax")
+            shared = self._shared_range(name)
+            before = self._largest.get(shared, torch.zeros(len(self._languages.languages), device=x.device))
+            self._largest[shared] = before.scatter_reduce(0, lang, x.abs().amax(1), "amax")
         if point.squares:
             one_hot = nn.functional.one_hot(lang, len(self._languages.languages))
             sums = (one_hot.T.float() @ x.square()).double()

@@ -207,7 +207,7 @@ def _notes_on_servers(evidence: Evidence, schemes: Mapping[str, Scheme]) -> Iter
             f"{REARRANGED[architecture.family].lstrip('.')}, and fails on a scale of the whole tensor; to serve the "
             "model with vLLM, use FP8_DYNAMIC, W8A8 or MXFP4"
         )
-    if any(scheme.group == "tensor" and scheme.numbers != "int" for scheme in schemes.values()):
+    if any(scheme.group == "tensor" and scheme.has_tensor_scale for scheme in schemes.values()):
         yield "FP8 has one scale for a tensor, which the largest weight sets: how the policy clips does not matter"
     experts = [schemes[weight.name] for weight in weights if weight.expert is not None]
     if any(scheme.inputs != "kept" for scheme in experts):
